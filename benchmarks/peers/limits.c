@@ -3,6 +3,7 @@
  *   limits ring COPY(0|1) SIZE SLOTS READERS SECONDS CORES   one writer, every reader gets every message
  *   limits spin SIZE COUNT CORES                             half round trip, both sides poll
  *   limits eventfd SIZE COUNT CORES                          half round trip, both sides sleep in read(2)
+ *   limits futex SIZE COUNT CORES                            half round trip, both sides sleep in futex(2)
  *   limits probe COUNT CORES                                 half round trip of one word on one cache line
  *   limits memcpy SIZE SECONDS CORES                         one core's copy from private to private memory
  *
@@ -23,7 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 #ifdef __linux__
+#include <linux/futex.h>
 #include <sys/eventfd.h>
+#include <sys/syscall.h>
 #endif
 
 enum { MAX_READERS = 64, POLLS_BEFORE_YIELD = 20000, LINE = 64, HEAD = 16 };
@@ -279,6 +282,26 @@ static void event_send(void *state, int to, uint64_t turn) {
     if (write(pair->events[to], &one, sizeof one) != sizeof one) fail("write");
 }
 
+/* The lower half of the count is the word; whoever waits says so in the next one, so that nobody is woken in vain. */
+static void futex_send(void *state, int to, uint64_t turn) {
+    pair_t *pair = state;
+    _Atomic uint32_t *sleeps = (_Atomic uint32_t *)pair->posts[to]->pad;
+    memcpy(pair->posts[to]->payload, pair->mine, pair->size);
+    atomic_store(&pair->posts[to]->count, turn);
+    if (atomic_exchange(sleeps, 0)) syscall(SYS_futex, &pair->posts[to]->count, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void futex_receive(void *state, int at, uint64_t turn) {
+    pair_t *pair = state;
+    _Atomic uint32_t *sleeps = (_Atomic uint32_t *)pair->posts[at]->pad;
+    while (atomic_load(&pair->posts[at]->count) < turn) {
+        atomic_store(sleeps, 1);
+        if (atomic_load(&pair->posts[at]->count) < turn)
+            syscall(SYS_futex, &pair->posts[at]->count, FUTEX_WAIT, (uint32_t)(turn - 1), NULL, NULL, 0);
+    }
+    memcpy(pair->mine, pair->posts[at]->payload, pair->size);
+}
+
 static void event_receive(void *state, int at, uint64_t turn) {
     pair_t *pair = state;
     uint64_t any;
@@ -391,12 +414,20 @@ int main(int argc, char **argv) {
         fprintf(stderr, "eventfd needs Linux\n");
         return 2;
 #endif
+    } else if (!strcmp(what, "futex") && argc == 5) {
+#ifdef __linux__
+        pair = (pair_t){.send = futex_send, .receive = futex_receive};
+        run_pair(what, &pair, strtoul(argv[2], 0, 10), strtoul(argv[3], 0, 10), argv[4]);
+#else
+        fprintf(stderr, "futex needs Linux\n");
+        return 2;
+#endif
     } else if (!strcmp(what, "probe") && argc == 4) {
         run_probe(strtoul(argv[2], 0, 10), argv[3]);
     } else if (!strcmp(what, "memcpy") && argc == 5) {
         run_memcpy(strtoul(argv[2], 0, 10), atof(argv[3]), argv[4]);
     } else {
-        fprintf(stderr, "usage: limits ring|spin|eventfd|probe|memcpy ARGUMENTS (see the head of limits.c)\n");
+        fprintf(stderr, "usage: limits ring|spin|eventfd|futex|probe|memcpy ARGUMENTS (see the head of limits.c)\n");
         return 2;
     }
     return 0;

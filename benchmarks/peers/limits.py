@@ -31,6 +31,7 @@ def main() -> int:
     show("placement probe", "ns", "probe", _native.PROBE_ROUND_TRIPS, pair, key="half_p50_ns")
     show("spin, 64 B, half round trip", "ns", "spin", 64, 100_000, pair, key="half_p50_ns")
     show("eventfd, 64 B, half round trip", "ns", "eventfd", 64, 10_000, pair, key="half_p50_ns")
+    show("futex, 64 B, half round trip", "ns", "futex", 64, 10_000, pair, key="half_p50_ns")
     for size in options.sizes:
         copying = ("memcpy", size, options.seconds, _native.core_list(1))
         show(f"memcpy, {format_bytes(size)}", "bytes/s", *copying, key="bytes_per_s")

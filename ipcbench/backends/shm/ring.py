@@ -15,6 +15,9 @@ from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
 from ipcbench.sync.cursors import READER_SLEEPS, WRITER_SLEEPS
 from ipcbench.sync.futex import HAS_FUTEX
 
+_WRITER_FENCES = 4
+"""Word of the writer's line: set by a writer that orders each message before its look for sleepers."""
+
 
 class PureRingWriter(InPlaceWriter):
     """Writer of an every_message channel."""
@@ -207,6 +210,7 @@ else:
         def __init__(self, address: Address, mapping: Mapping) -> None:
             super().__init__(address, mapping)
             self._prepare(*_place_of(mapping), self._fenced, self._limit_bytes, address.channel.readers)
+            mapping.words[_WRITER_FENCES] = 1
 
         def _await_room(self, count: int, timeout_s: float | None) -> None:
             try:
@@ -232,6 +236,11 @@ else:
         def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
             super().__init__(address, mapping, index)
             self._prepare(*_place_of(mapping), self._fenced, 8 * self._consumed_word, 8 * READER_SLEEPS + index)
+            self._dozes = HAS_FUTEX and address.channel.wait == "block"
+
+        def fileno(self) -> int:
+            self._dozes = False  # a word cannot be waited on together with others
+            return super().fileno()
 
         def _may_look(self) -> int:
             """Count a wait, and return how it should begin: by polling (1), sleeping on a word (2), or else (0)."""
@@ -243,8 +252,9 @@ else:
 
         @property
         def waits(self) -> Waits:
-            waits, dozes_count = super().waits, self._dozes_count
-            return Waits(waits.spun_count - dozes_count, waits.yielded_count, waits.slept_count + dozes_count)
+            waits = super().waits
+            spun_count = waits.spun_count - self._known_dozes_count
+            return Waits(spun_count, waits.yielded_count, waits.slept_count + self._dozes_count)
 
         def _await(self, wanted: int, timeout_s: float | None) -> None:
             self._cursors.require_open()

@@ -18,7 +18,7 @@
 
 #include "ring.h"
 
-enum { CONTRACT = 3 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
+enum { CONTRACT = 4 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
 
 enum { LARGE_BYTES = 1 << 18 }; /* copying this takes longer than to let go of the GIL and to take it again */
 
@@ -55,7 +55,9 @@ typedef struct {
     RingIn in;
     PyObject **views; /* by entry: the last one of its payload; NULL if there are too many entries */
     int64_t sleep_byte;
-    unsigned long long dozes_count; /* waits that ended while it slept in `doze` */
+    char dozes;                     /* whether every wait begins with `doze` */
+    unsigned long long dozes_count; /* waits that ended there, and how many of them Python has counted as begun */
+    unsigned long long known_dozes_count;
 } RingReader;
 
 static bool hold(Endpoint *self, Ring *ring, PyObject *memory) {
@@ -367,7 +369,7 @@ static int doze(RingReader *self, int64_t ns) {
         ring_set_dozing(ring, self->sleep_byte);
         self->endpoint.in_use = true;
         Py_BEGIN_ALLOW_THREADS
-        barrier(ring->fenced);
+        barrier(ring->fenced || ring_writer_fences(ring));
         uint32_t *const word = ring_sleep_word(ring, self->sleep_byte);
         const uint32_t value = __atomic_load_n(word, __ATOMIC_ACQUIRE);
         const int64_t left_ns = end_ns - now_ns();
@@ -383,32 +385,53 @@ static int doze(RingReader *self, int64_t ns) {
     return came;
 }
 
+/* Let Python say how a wait begins, and count it; -1 with an error. */
+static long may_look(RingReader *self) {
+    PyObject *args[] = {(PyObject *)self}, *answer = PyObject_VectorcallMethod(may_look_name, args, 1, NULL);
+    const long may = answer == NULL ? -1 : PyLong_AsLong(answer);
+    Py_XDECREF(answer);
+    return may;
+}
+
+/* Sleep for the next message, at most for a slice; whether it came, or -1 with an error. What is left of a time-out takes its
+   place, as a new reference. */
+static int doze_until(RingReader *self, PyObject **timeout) {
+    const double timeout_s = *timeout == Py_None ? 1.0 : PyFloat_CheckExact(*timeout) ? PyFloat_AS_DOUBLE(*timeout) : 0.0;
+    if (self->in.ring.bytes == NULL || !(timeout_s > 0.0)) return 0; /* nor if it is NaN, or another type */
+    const int64_t begin_ns = now_ns();
+    const int came = doze(self, timeout_s < 1e-9 * SLICE_NS ? (int64_t)(1e9 * timeout_s) : SLICE_NS);
+    if (came != 0) return came;
+    if (*timeout != Py_None) {
+        const double left_s = timeout_s - 1e-9 * (double)(now_ns() - begin_ns);
+        PyObject *left = PyFloat_FromDouble(left_s > 0.0 ? left_s : 0.0);
+        if (left == NULL) return -1;
+        Py_SETREF(*timeout, left);
+    }
+    return 0;
+}
+
 /* Wait for the next message, in Python if it takes long; false with an error. */
 static bool await_message(RingReader *self, PyObject *timeout) {
-    const RingIn *in = &self->in;
-    PyObject *left = NULL;
-    if (in->ring.bytes != NULL) {
-        PyObject *args[] = {(PyObject *)self}, *answer = PyObject_VectorcallMethod(may_look_name, args, 1, NULL);
-        if (answer == NULL) return false;
-        const long may = PyLong_AsLong(answer);
-        Py_DECREF(answer);
-        if (may == -1 && PyErr_Occurred() != NULL) return false;
-        if (may == MAY_SPIN && in->ring.bytes != NULL && spin(in)) return true;
-        const double timeout_s = PyFloat_CheckExact(timeout) ? PyFloat_AS_DOUBLE(timeout) : timeout == Py_None ? 1.0 : 0.0;
-        if (may == MAY_DOZE && in->ring.bytes != NULL && timeout_s > 0.0) { /* not NaN */
-            const int64_t begin_ns = now_ns();
-            const int came = doze(self, timeout_s < 1e-9 * SLICE_NS ? (int64_t)(1e9 * timeout_s) : SLICE_NS);
+    const Ring *ring = &self->in.ring;
+    Py_INCREF(timeout);
+    int came = 0;
+    if (self->dozes) {
+        came = doze_until(self, &timeout);
+        self->dozes_count += came == 1;
+    }
+    if (came == 0 && ring->bytes != NULL) {
+        const long may = may_look(self);
+        if (may == -1) came = -1;
+        else if (may == MAY_SPIN) came = ring->bytes != NULL && spin(&self->in);
+        else if (may == MAY_DOZE && !self->dozes) {
+            came = doze_until(self, &timeout);
             self->dozes_count += came == 1;
-            if (came != 0) return came == 1;
-            if (timeout != Py_None) {
-                const double left_s = timeout_s - 1e-9 * (double)(now_ns() - begin_ns);
-                if ((left = PyFloat_FromDouble(left_s > 0.0 ? left_s : 0.0)) == NULL) return false;
-            }
+            self->known_dozes_count += came == 1;
         }
     }
-    const bool done = waited(call_with((PyObject *)self, await_name, in->ring.sequence + 1, left == NULL ? timeout : left), &in->ring);
-    Py_XDECREF(left);
-    return done;
+    if (came == 0) came = waited(call_with((PyObject *)self, await_name, ring->sequence + 1, timeout), ring) ? 1 : -1;
+    Py_DECREF(timeout);
+    return came == 1;
 }
 
 /* Whether a view that was returned before may be returned again: messages in one entry often have one size, and making a
@@ -573,7 +596,9 @@ static PyTypeObject writer_type = {
 };
 
 static PyMemberDef reader_members[] = {
+    {"_dozes", T_BOOL, offsetof(RingReader, dozes), 0, NULL},
     {"_dozes_count", T_ULONGLONG, offsetof(RingReader, dozes_count), READONLY, NULL},
+    {"_known_dozes_count", T_ULONGLONG, offsetof(RingReader, known_dozes_count), READONLY, NULL},
     {NULL},
 };
 

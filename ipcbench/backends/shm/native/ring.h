@@ -12,7 +12,7 @@ enum { HEAD_BYTES = 24, LINE_BYTES = 64 }; /* as in mapping.py */
 
 /* Offsets in bytes, and values, as in ipcbench/sync/cursors.py. */
 enum { CLOSED = 2, ON_FUTEX = 2 };
-enum { WRITER_SLEEPS = 8 * 8, READER_SLEEPS = 8 * 16, FIRST_READER = 8 * 24, READER_BYTES = 8 * 8 };
+enum { WRITER_FENCES = 8 * 4, WRITER_SLEEPS = 8 * 8, READER_SLEEPS = 8 * 16, FIRST_READER = 8 * 24, READER_BYTES = 8 * 8 };
 
 typedef struct {
     char *bytes;       /* of the segment */
@@ -129,14 +129,14 @@ static inline void ring_publish(RingOut *self, const Place *place) {
     ring_store(ring, place->entry + 8, (uint64_t)place->size_bytes);
     ring_store(ring, place->entry + 16, (uint64_t)(place->payload - ring->arena_start));
     self->ends[ring->sequence % (uint64_t)ring->count] = self->next_place = place->end;
-    ring_store(ring, place->entry, ++ring->sequence);
-    ring_fence(ring);
+    /* Sequentially consistent, as the loads in ring_has_sleepers are: either they see that a reader sleeps, or it sees this. */
+    __atomic_store_n((uint64_t *)(ring->bytes + place->entry), ++ring->sequence, __ATOMIC_SEQ_CST);
 }
 
 /* Whether a reader may sleep. */
 static inline bool ring_has_sleepers(const RingOut *self) {
     for (int i = 0; i < self->readers; i += 8)
-        if (ring_load(&self->ring, READER_SLEEPS + i) != 0) return true;
+        if (__atomic_load_n((uint64_t *)(self->ring.bytes + READER_SLEEPS + i), __ATOMIC_SEQ_CST) != 0) return true;
     return false;
 }
 
@@ -158,6 +158,9 @@ static inline void ring_set_awake(const Ring *ring, int64_t sleep_byte) {
 static inline bool ring_is_dozing(const Ring *ring, int64_t sleep_byte) {
     return __atomic_load_n(ring_sleep_flag(ring, sleep_byte), __ATOMIC_ACQUIRE) == ON_FUTEX;
 }
+
+/* Whether the writer orders a message before its look for sleepers; a reader that falls asleep need then not see to it. */
+static inline bool ring_writer_fences(const Ring *ring) { return ring_load(ring, WRITER_FENCES) != 0; }
 
 /* Whether the writer has closed. */
 static inline bool ring_is_ended(const Ring *ring) { return ring_load(ring, 0) == CLOSED; }
