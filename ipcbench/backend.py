@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from types import TracebackType
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 
 from ipcbench.errors import (
     BackendUnavailable,
@@ -306,13 +306,19 @@ class Writer(Endpoint):
         """Return the part of what is reserved that is to be sent."""
         reserved = self._reserved
         if reserved is None:
-            raise TransportError("nothing is reserved: call `reserve` first, and no `write` in between")
+            self._nothing_reserved()
         if size_bytes is None:
             return reserved
         require_size(size_bytes)
         if size_bytes > len(reserved):
-            raise ConfigError("size_bytes", size_bytes, f"0 to {len(reserved)}, as many as are reserved")
+            self._too_much(size_bytes, reserved)
         return reserved[:size_bytes]
+
+    def _nothing_reserved(self) -> NoReturn:
+        raise TransportError("nothing is reserved: call `reserve` first, and no `write` in between")
+
+    def _too_much(self, size_bytes: int, reserved: memoryview) -> NoReturn:
+        raise ConfigError("size_bytes", size_bytes, f"0 to {len(reserved)}, as many as are reserved")
 
     def _give_up_reserved(self) -> None:
         """Forget what is reserved; unless the caller has views of it, writing to it is an error from now on."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable
 
-from ipcbench.backend import PLAIN_TYPES, Address, Message, Reader, Writer, bytes_of, require_size
+from ipcbench.backend import PLAIN_TYPES, Address, Message, Reader, Writer, bytes_of
 from ipcbench.backends.shm.mapping import Mapping
 from ipcbench.sync.cursors import CursorsEndpoint, ReaderCursors, WriterCursors
 
@@ -24,7 +23,7 @@ class _ShmEndpoint(CursorsEndpoint):
 
 
 class ShmWriter(_ShmEndpoint, Writer):
-    """State of both writers; a subclass chooses the next entry."""
+    """State of both writers; a subclass chooses the next entry, and has room for a message there."""
 
     _cursors: WriterCursors
 
@@ -39,42 +38,13 @@ class ShmWriter(_ShmEndpoint, Writer):
         self._sequence = 0
         self.opened()
 
-
-class InPlaceWriter(ShmWriter):
-    """A writer that has room for a message in the segment, to be filled and then published."""
-
-    @abstractmethod
-    def _find_room(self, size_bytes: int, timeout_s: float | None) -> memoryview:
-        """Return memory for the next message, of that size or larger, once it is free.
-
-        Raises:
-            MessageTooLarge, TransportTimeout, PeerLost, EndpointClosed: as `write`.
-        """
-
-    @abstractmethod
-    def _publish(self, size_bytes: int) -> bool:
-        """Publish the message for which room was found; False if another one was written meanwhile."""
-
     def write_parts(self, parts: Iterable[Message], timeout_s: float | None = None) -> None:
         pieces = [part if type(part) in PLAIN_TYPES else bytes_of(part) for part in parts]
-        size_bytes = sum(map(len, pieces))
-        room, end = self._find_room(size_bytes, timeout_s), 0
+        room, end = self.reserve(sum(map(len, pieces)), timeout_s), 0
         for piece in pieces:
             begin, end = end, end + len(piece)
             room[begin:end] = piece
-        self._publish(size_bytes)
-
-    def reserve(self, size_bytes: int, timeout_s: float | None = None) -> memoryview:
-        require_size(size_bytes)
-        self._give_up_reserved()
-        self._reserved = self._find_room(size_bytes, timeout_s)[:size_bytes]
-        return self._reserved
-
-    def commit(self, size_bytes: int | None = None, timeout_s: float | None = None) -> None:
-        is_sent = self._publish(len(self._committed(size_bytes)))
-        self._give_up_reserved()
-        if not is_sent:
-            self._committed(None)  # raises: nothing is reserved any more
+        self.commit()
 
     def _drop(self) -> None:
         self._give_up_reserved()

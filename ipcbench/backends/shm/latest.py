@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ipcbench.backend import PLAIN_TYPES, Address, Message, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Address, Message, bytes_of, require_size
 from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
 from ipcbench.backends.shm.mapping import Mapping
 from ipcbench.errors import MessageTooLarge
@@ -11,6 +11,8 @@ from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 
 class LatestWriter(ShmWriter):
     """Writer of a latest_value channel; it never waits."""
+
+    _slot = 0
 
     def __init__(self, address: Address, mapping: Mapping) -> None:
         super().__init__(address, mapping)
@@ -25,9 +27,27 @@ class LatestWriter(ShmWriter):
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
         slot = self._hazard_slots.free()
-        payload, head = self._entries[slot]
-        payload[:size_bytes] = message
-        self._words[head + 1] = size_bytes
+        self._entries[slot][0][:size_bytes] = message
+        self._announce(slot, size_bytes)
+
+    def reserve(self, size_bytes: int, timeout_s: float | None = None) -> memoryview:
+        self._cursors.require_open()
+        require_size(size_bytes)
+        if size_bytes > self._limit_bytes:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        self._give_up_reserved()
+        self._slot = self._hazard_slots.free()
+        self._reserved = self._entries[self._slot][0][:size_bytes]
+        return self._reserved
+
+    def commit(self, size_bytes: int | None = None, timeout_s: float | None = None) -> None:
+        self._cursors.require_open()
+        self._announce(self._slot, len(self._committed(size_bytes)))
+
+    def _announce(self, slot: int, size_bytes: int) -> None:
+        """Make a slot the latest; what is reserved may be the same one, or be needed by no reader any more."""
+        self._give_up_reserved()
+        self._words[self._entries[slot][1] + 1] = size_bytes
         self._hazard_slots.announce(slot)
 
 

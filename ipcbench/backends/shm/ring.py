@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, NoReturn
 
-from ipcbench.backend import PLAIN_TYPES, Address, Message, Waits, bytes_of, require_some
-from ipcbench.backends.shm.endpoint import InPlaceWriter, ShmReader
+from ipcbench.backend import PLAIN_TYPES, Address, Message, Waits, bytes_of, require_size, require_some
+from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
 from ipcbench.backends.shm.mapping import Mapping, in_lines
 from ipcbench.backends.shm.native import NATIVE
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
@@ -19,7 +19,7 @@ _WRITER_FENCES = 4
 """Word of the writer's line: set by a writer that orders each message before its look for sleepers."""
 
 
-class PureRingWriter(InPlaceWriter):
+class PureRingWriter(ShmWriter):
     """Writer of an every_message channel."""
 
     _reserved_number = -1
@@ -45,7 +45,24 @@ class PureRingWriter(InPlaceWriter):
         self._find_room(size_bytes, timeout_s)[:size_bytes] = message
         self._publish(size_bytes)
 
+    def reserve(self, size_bytes: int, timeout_s: float | None = None) -> memoryview:
+        require_size(size_bytes)
+        self._give_up_reserved()
+        self._reserved = self._find_room(size_bytes, timeout_s)[:size_bytes]
+        return self._reserved
+
+    def commit(self, size_bytes: int | None = None, timeout_s: float | None = None) -> None:
+        is_sent = self._publish(len(self._committed(size_bytes)))
+        self._give_up_reserved()
+        if not is_sent:
+            self._nothing_reserved()
+
     def _find_room(self, size_bytes: int, timeout_s: float | None) -> memoryview:
+        """Return memory for the next message, of that size or larger, once it is free.
+
+        Raises:
+            MessageTooLarge, TransportTimeout, PeerLost, EndpointClosed: as `write`.
+        """
         if self._sequence >= self._room:
             self._make_room(timeout_s)
         payload, head = self._entries[self._sequence % self._count]
@@ -57,6 +74,7 @@ class PureRingWriter(InPlaceWriter):
         return payload
 
     def _publish(self, size_bytes: int) -> bool:
+        """Publish the message for which room was found; return False if another one was written meanwhile."""
         sequence, words = self._sequence, self._words
         if sequence != self._found:
             return False
@@ -204,7 +222,7 @@ if NATIVE is None:
     RingReader: Any = PureRingReader
 else:
 
-    class NativeRingWriter(NATIVE.RingWriter, InPlaceWriter):  # type: ignore[misc]
+    class NativeRingWriter(NATIVE.RingWriter, ShmWriter):  # type: ignore[misc]
         """The same with `write` in C, which calls these methods when it cannot go on by itself."""
 
         def __init__(self, address: Address, mapping: Mapping) -> None:

@@ -18,7 +18,7 @@
 
 #include "ring.h"
 
-enum { CONTRACT = 4 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
+enum { CONTRACT = 5 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
 
 enum { LARGE_BYTES = 1 << 18 }; /* copying this takes longer than to let go of the GIL and to take it again */
 
@@ -30,10 +30,11 @@ enum { SLICE_NS = 100000000 }; /* the longest sleep, as in ipcbench/sync/wait.py
 
 enum { MAY_SPIN = 1, MAY_DOZE = 2 }; /* what `_may_look` returns */
 
-static PyObject *bytes_of, *require_some, *timed_out; /* of ipcbench.backend, and ipcbench.errors.TransportTimeout */
+static PyObject *bytes_of, *require_some, *require_size, *timed_out; /* of ipcbench.backend, and ipcbench.errors.TransportTimeout */
 
 /* Interned names: of what the subclasses have, and of an argument. */
-static PyObject *await_room_name, *too_large_name, *ring_sleepers_name, *ring_writer_name, *await_name, *may_look_name, *message_name, *messages_name, *most_name;
+static PyObject *await_room_name, *too_large_name, *ring_sleepers_name, *ring_writer_name, *await_name, *may_look_name, *message_name, *messages_name, *most_name, *size_name, *release_name, *nothing_reserved_name,
+    *too_much_name;
 
 typedef struct {
     PyObject_HEAD
@@ -46,8 +47,9 @@ typedef struct {
     Endpoint endpoint;
     RingOut out; /* its `bytes` are NULL before and after the endpoint's use */
     int64_t limit_bytes;
-    Place found;           /* by `_find_room` */
+    Place found;           /* by `reserve` */
     uint64_t found_number; /* of the message that it is for; none if that is not the next one */
+    PyObject *reserved;    /* the view of it */
 } RingWriter;
 
 typedef struct {
@@ -92,7 +94,7 @@ static bool find_arguments(const char *function, PyObject *first_name, PyObject 
         else if (first_name != NULL && PyUnicode_Compare(name, first_name) == 0) *first = args[count + i];
         else return PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument %R", function, name), false;
     }
-    if (first_name != NULL && *first == NULL) return PyErr_Format(PyExc_TypeError, "%s() needs a message", function), false;
+    if (first_name != NULL && *first == NULL) return PyErr_Format(PyExc_TypeError, "%s() needs %U", function, first_name), false;
     return true;
 }
 
@@ -260,28 +262,70 @@ static PyObject *new_view(PyObject *memory, int64_t begin, int64_t size_bytes) {
     return view;
 }
 
-/* _find_room(size_bytes, timeout_s) */
-static PyObject *writer_find_room(RingWriter *self, PyObject *args) {
-    long long size_bytes;
-    PyObject *timeout;
-    if (!PyArg_ParseTuple(args, "LO", &size_bytes, &timeout)) return NULL;
-    if (self->out.ring.count == 0) return not_opened();
-    if (!find_room(self, size_bytes, timeout, &self->found)) return NULL;
-    self->found_number = self->out.ring.sequence;
-    return new_view(self->endpoint.memory, self->found.payload, size_bytes);
+/* Forget what is reserved; unless the caller has views of it, writing to it is an error from now on. */
+static void give_up_reserved(RingWriter *self) {
+    PyObject *view = self->reserved, *kind, *error, *trace, *done;
+    if (view == NULL) return;
+    self->reserved = NULL;
+    PyErr_Fetch(&kind, &error, &trace);
+    done = PyObject_CallMethodNoArgs(view, release_name);
+    if (done == NULL) PyErr_Clear(); /* there are views */
+    Py_XDECREF(done);
+    Py_DECREF(view);
+    PyErr_Restore(kind, error, trace);
 }
 
-/* _publish(size_bytes): at most as many as room was found for; whether it was still there. */
-static PyObject *writer_publish(RingWriter *self, PyObject *size) {
+/* The number of bytes, or -1 with an error: of an argument that is none, Python tells. */
+static int64_t size_of(PyObject *size) {
+    int64_t bytes = PyLong_CheckExact(size) ? PyLong_AsLongLong(size) : -1;
+    if (bytes >= 0) return bytes;
+    PyErr_Clear(); /* it is too large, negative, or of another type */
+    PyObject *checked = PyObject_CallOneArg(require_size, size), *index = checked == NULL ? NULL : PyNumber_Index(size);
+    if (index != NULL && (bytes = PyLong_AsLongLong(index)) == -1 && PyErr_ExceptionMatches(PyExc_OverflowError)) {
+        PyErr_Clear();
+        bytes = INT64_MAX; /* no channel carries that */
+    }
+    Py_XDECREF(checked);
+    Py_XDECREF(index);
+    return bytes;
+}
+
+/* reserve(size_bytes, timeout_s=None) */
+static PyObject *writer_reserve(RingWriter *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
+    PyObject *size = NULL, *timeout = Py_None;
+    if (self->out.ring.count == 0) return not_opened();
+    if (!find_arguments("reserve", size_name, args, count, named, &size, &timeout)) return NULL;
+    const int64_t size_bytes = size_of(size);
+    if (size_bytes < 0) return NULL;
+    give_up_reserved(self);
+    if (!find_room(self, size_bytes, timeout, &self->found)) return NULL;
+    self->found_number = self->out.ring.sequence;
+    self->reserved = new_view(self->endpoint.memory, self->found.payload, size_bytes);
+    return Py_XNewRef(self->reserved);
+}
+
+/* commit(size_bytes=None, timeout_s=None) */
+static PyObject *writer_commit(RingWriter *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
     RingOut *out = &self->out;
-    const long long size_bytes = PyLong_AsLongLong(size);
-    if (size_bytes == -1 && PyErr_Occurred() != NULL) return NULL;
-    if (out->ring.bytes == NULL || self->found.size_bytes < size_bytes || self->found_number != out->ring.sequence)
-        Py_RETURN_FALSE;
+    PyObject *size = Py_None, *timeout = Py_None; /* for which there is no need: there is room */
+    if (out->ring.count == 0) return not_opened();
+    if (!find_arguments("commit", size_name, args, count, named, &size, &timeout)) return NULL;
+    if (self->reserved == NULL || out->ring.bytes == NULL || self->found_number != out->ring.sequence) {
+        give_up_reserved(self);
+        PyObject *itself[] = {(PyObject *)self};
+        return PyObject_VectorcallMethod(nothing_reserved_name, itself, 1, NULL);
+    }
+    const int64_t size_bytes = size == Py_None ? self->found.size_bytes : size_of(size);
+    if (size_bytes < 0) return NULL;
+    if (size_bytes > self->found.size_bytes) {
+        PyObject *itself[] = {(PyObject *)self, size, self->reserved};
+        return PyObject_VectorcallMethod(too_much_name, itself, 3, NULL);
+    }
     ring_shrink(out, &self->found, size_bytes);
     ring_publish(out, &self->found);
+    give_up_reserved(self);
     if (!wake(self)) return NULL;
-    Py_RETURN_TRUE;
+    Py_RETURN_NONE;
 }
 
 /* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, limit_bytes, readers) */
@@ -304,18 +348,20 @@ static PyObject *writer_prepare(RingWriter *self, PyObject *args) {
 }
 
 static PyObject *writer_release(RingWriter *self, PyObject *Py_UNUSED(none)) {
+    give_up_reserved(self);
     release(&self->endpoint, &self->out.ring);
     Py_RETURN_NONE;
 }
 
 static int writer_clear(RingWriter *self) {
+    Py_CLEAR(self->reserved);
     release(&self->endpoint, &self->out.ring);
     return 0;
 }
 
 static void writer_dealloc(RingWriter *self) {
     PyObject_GC_UnTrack(self);
-    release(&self->endpoint, &self->out.ring);
+    writer_clear(self);
     PyMem_Free(self->out.ends);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -556,6 +602,11 @@ static int endpoint_traverse(Endpoint *self, visitproc visit, void *arg) {
     return 0;
 }
 
+static int writer_traverse(RingWriter *self, visitproc visit, void *arg) {
+    Py_VISIT(self->reserved);
+    return endpoint_traverse(&self->endpoint, visit, arg);
+}
+
 static int reader_traverse(RingReader *self, visitproc visit, void *arg) {
     for (int64_t i = 0; self->views != NULL && i < self->in.ring.count; i++) Py_VISIT(self->views[i]);
     return endpoint_traverse(&self->endpoint, visit, arg);
@@ -567,8 +618,10 @@ static PyMethodDef writer_methods[] = {
     {"write", AS_METHOD(writer_write), METH_FASTCALL | METH_KEYWORDS, "write($self, message, timeout_s=None)\n--\n\nSee Writer."},
     {"write_many", AS_METHOD(writer_write_many), METH_FASTCALL | METH_KEYWORDS,
      "write_many($self, messages, timeout_s=None)\n--\n\nSee Writer."},
-    {"_find_room", (PyCFunction)writer_find_room, METH_VARARGS, NULL},
-    {"_publish", (PyCFunction)writer_publish, METH_O, NULL},
+    {"reserve", AS_METHOD(writer_reserve), METH_FASTCALL | METH_KEYWORDS,
+     "reserve($self, size_bytes, timeout_s=None)\n--\n\nSee Writer."},
+    {"commit", AS_METHOD(writer_commit), METH_FASTCALL | METH_KEYWORDS,
+     "commit($self, size_bytes=None, timeout_s=None)\n--\n\nSee Writer."},
     {"_prepare", (PyCFunction)writer_prepare, METH_VARARGS, NULL},
     {"_release", (PyCFunction)writer_release, METH_NOARGS, NULL},
     {NULL},
@@ -590,7 +643,7 @@ static PyTypeObject writer_type = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
     .tp_dealloc = (destructor)writer_dealloc,
-    .tp_traverse = (traverseproc)endpoint_traverse,
+    .tp_traverse = (traverseproc)writer_traverse,
     .tp_clear = (inquiry)writer_clear,
     .tp_methods = writer_methods,
 };
@@ -641,18 +694,20 @@ PyMODINIT_FUNC PyInit__c(void) {
     const struct { PyObject **place; const char *text; } names[] = {
         {&await_room_name, "_await_room"}, {&too_large_name, "_too_large"}, {&ring_sleepers_name, "_ring_sleepers"},
         {&ring_writer_name, "_ring_writer"}, {&await_name, "_await"}, {&may_look_name, "_may_look"}, {&message_name, "message"},
-        {&messages_name, "messages"}, {&most_name, "most"},
+        {&messages_name, "messages"}, {&most_name, "most"}, {&size_name, "size_bytes"}, {&release_name, "release"},
+        {&nothing_reserved_name, "_nothing_reserved"}, {&too_much_name, "_too_much"},
     };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (*names[i].place == NULL && (*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL) return NULL;
     PyObject *backend = PyImport_ImportModule("ipcbench.backend");
     bytes_of = backend == NULL ? NULL : PyObject_GetAttrString(backend, "bytes_of");
     require_some = bytes_of == NULL ? NULL : PyObject_GetAttrString(backend, "require_some");
+    require_size = require_some == NULL ? NULL : PyObject_GetAttrString(backend, "require_size");
     Py_XDECREF(backend);
     PyObject *errors = PyImport_ImportModule("ipcbench.errors");
     timed_out = errors == NULL ? NULL : PyObject_GetAttrString(errors, "TransportTimeout");
     Py_XDECREF(errors);
-    if (require_some == NULL || timed_out == NULL) return NULL;
+    if (require_size == NULL || timed_out == NULL) return NULL;
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL && (PyModule_AddType(module, &writer_type) < 0 || PyModule_AddType(module, &reader_type) < 0 ||
                            PyModule_AddIntConstant(module, "CONTRACT", CONTRACT) < 0))
