@@ -130,3 +130,21 @@ work(50_000, 100)
     wanted += [begin + turn for begin in (1000, 2000, 3000) for turn in range(500)]
     wanted += [100_000 * child + turn for child in (1, 2, 3, 4) for turn in range(200)]
     assert sorted(call.sent_bytes for call in records(tmp_path)) == sorted(wanted)
+
+
+SCARCE = """
+import resource, sys
+recorder = trace.start(folder)
+work(0, 10)
+held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (held, resource.RLIM_INFINITY))
+for number in range(50):
+    with recorder.call(f"method {number}"):
+        pass
+sys.exit(0)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limit is one of Linux")
+def test_a_process_without_memory_goes_on_and_ends(tmp_path: Path) -> None:
+    run_program(PROGRAM + SCARCE, tmp_path)

@@ -64,6 +64,21 @@ class MethodHistograms(HotHistograms):
             unmap(self.buffer)
 
 
+class _Spare(MethodHistograms):
+    """What all share where there is no memory for others."""
+
+    __slots__ = ()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+_SPARE = _Spare(bytearray(BLOCK_BYTES))
+
+
 def in_memory() -> MethodHistograms:
     """Return histograms without a file, for when none can be made."""
-    return MethodHistograms(bytearray(BLOCK_BYTES))
+    try:
+        return MethodHistograms(bytearray(BLOCK_BYTES))
+    except MemoryError:
+        return _SPARE

@@ -7,24 +7,26 @@ program puts into the place of those of `os` later.
 
 from __future__ import annotations
 
-import ctypes
+import mmap
 import os
 import sys
-import weakref
-from mmap import MAP_SHARED, PROT_READ, PROT_WRITE
 from os import close, posix_fallocate, pwrite
 from os import open as open_file
 from pathlib import Path
 from typing import Any
 
-_LIBC = ctypes.CDLL(None, use_errno=True)
-_MMAP, _MUNMAP = _LIBC.mmap, _LIBC.munmap
-_MMAP.restype = ctypes.c_void_p
-_MMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_ssize_t]
-_MUNMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-_mapped_now: dict[int, weakref.ref[Any]] = {}
-"""Address → what is unmapped with its last view; not when the process ends, and a thread may still write to it."""
-_FAILED = ctypes.c_void_p(-1).value
+ctypes: Any
+try:
+    import ctypes
+except ImportError:  # an isolated interpreter of Python 3.12 has none: `mmap` it is
+    ctypes = None
+else:
+    _LIBC = ctypes.CDLL(None, use_errno=True)
+    _MMAP, _MUNMAP = _LIBC.mmap, _LIBC.munmap
+    _MMAP.restype = ctypes.c_void_p
+    _MMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_ssize_t]
+    _MUNMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    _FAILED = ctypes.c_void_p(-1).value
 
 
 def make_file(path: Path, size_bytes: int) -> memoryview:
@@ -61,26 +63,27 @@ def _mapped(descriptor: int, offset: int, size_bytes: int) -> memoryview:
         posix_fallocate(descriptor, offset, size_bytes)
     else:
         pwrite(descriptor, bytes(size_bytes), offset)
-    address = _MMAP(None, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, offset)
+    if ctypes is None:
+        return memoryview(mmap.mmap(descriptor, size_bytes, offset=offset))
+    address = _MMAP(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
     if address == _FAILED:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    memory = (ctypes.c_char * size_bytes).from_address(address)
-
-    def unmap_it(_: weakref.ref[Any]) -> None:
-        _mapped_now.pop(address)
-        _MUNMAP(address, size_bytes)
-
-    _mapped_now[address] = weakref.ref(memory, unmap_it)
-    return memoryview(memory).cast("B")
+    return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
 
 
 def unmap(view: memoryview) -> bool:
-    """Unmap what a function here has returned; return whether it was mapped until now."""
+    """Unmap what a function here has returned; return whether it was mapped until now. Nobody may use it any more.
+
+    What is never given back stays mapped: while an interpreter ends, calls may come after all else.
+    """
     try:
-        if not view.nbytes:
-            return False
+        size_bytes, memory = view.nbytes, view.obj
     except ValueError:  # it is released
         return False
     view.release()
+    if isinstance(memory, mmap.mmap):
+        memory.close()
+    else:
+        _MUNMAP(ctypes.addressof(memory), size_bytes)
     return True
