@@ -228,8 +228,8 @@ def _r7_queueing(group: GroupSums) -> Iterator[TraceFinding]:
         return
     share = split.queue_ns / split.total_ns
     if share >= 0.10:
-        scale = group.timed_count / split.joined_count
-        busy = split.server_ns * scale / 1e9 / split.span_s if split.span_s > 0 else 0.0
+        scale = group.calls_count / split.joined_count
+        busy = min(1.0, split.server_ns * scale / 1e9 / split.span_s) if split.span_s > 0 else 0.0
         values = {"share": share, "queue_ns": split.queue_ns / split.joined_count, "growth": split.growth_ratio,
                   "busy": busy, "threshold": 0.10}  # fmt: skip
         yield TraceFinding("R7", group.segment.name, values, share * group.total_ns)
