@@ -329,6 +329,29 @@ work(100)
     assert len({path.name.split("-")[3] for path in tmp_path.glob("*.ipct")}) == 2
 
 
+def test_a_worker_of_multiprocessing_keeps_what_it_only_counted(tmp_path: Path) -> None:
+    """A forked worker ends by `os._exit`, without the interpreter's exit handlers."""
+    code = """
+import multiprocessing, sys
+from ipcbench import trace
+def work(count):
+    for _ in range(count):
+        with trace.call("x") as call:
+            call.serialized(1)
+trace.start(sys.argv[1], budget=0.002)
+context = multiprocessing.get_context("fork")
+worker = context.Process(target=work, args=(5000,))
+worker.start()
+worker.join()
+with context.Pool(1) as pool:
+    pool.map(work, [1000] * 3)
+    pool.close()
+    pool.join()
+"""
+    run_program(code, tmp_path)
+    assert calls_count(tmp_path) == 8000
+
+
 def test_the_environment_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IPCBENCH_TRACE", f"{tmp_path},sample=1,service=worker")
     monkeypatch.setattr(STATE, "recorder", _Unresolved())

@@ -317,6 +317,17 @@ def _renew() -> None:
     global _RESOLVING  # another thread may have held it, and does not exist here
     _RESOLVING, STATE.is_resolving = threading.RLock(), False
     STATE.recorder.renew()
+    _stop_with_worker()
+
+
+def _stop_with_worker() -> None:
+    """Have the recorder stopped at the end of this process if `multiprocessing` forked it: that ends by `os._exit`,
+    after it has called its own finalizers, of which it forgets those that were there before it has begun.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    after_fork, finalize = getattr(util, "register_after_fork", None), getattr(util, "Finalize", None)
+    if callable(after_fork) and callable(finalize):
+        after_fork(stop, lambda stopped: finalize(None, stopped, exitpriority=-1000))
 
 
 # Registered at import, so that what other modules do after a fork, or at the end, is recorded where it belongs.

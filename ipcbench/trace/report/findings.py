@@ -151,7 +151,7 @@ def _r2_r3_wait(part: _Part) -> Iterator[TraceFinding]:
     server_share = split.server_ns / split.total_ns
     if server_share >= 0.50:
         values = {"share": server_share, "transit_share": split.transport_ratio, "threshold": 0.50}
-        yield TraceFinding("R2", part.where, values, max(0.0, split.transport_ratio * sums.total_ns))
+        yield TraceFinding("R2", part.where, values, _gain_ns(sums, max(0.0, split.transport_ratio)))
     if not split.is_whole:
         rest_share = (split.wait_ns - split.server_ns) / split.total_ns
         if rest_share >= 0.50:
@@ -160,7 +160,16 @@ def _r2_r3_wait(part: _Part) -> Iterator[TraceFinding]:
     usual = min(split.transport_ratio, split.usual_transport_ratio)
     if usual >= 0.30:
         evidence = {"share": usual, "mean_bytes": sums.mean_bytes, "threshold": 0.30}
-        yield TraceFinding("R3", part.where, evidence, usual * sums.total_ns)
+        yield TraceFinding("R3", part.where, evidence, _gain_ns(sums, usual))
+
+
+_LEAST_JOINED = 100
+"""Fewer joined calls than this are no measure of the rest."""
+
+
+def _gain_ns(sums: Sums, share: float) -> float | None:
+    """Return that share of the time of all calls; None if too few of them are joined to tell."""
+    return share * sums.total_ns if sums.split.joined_count >= min(_LEAST_JOINED, 0.9 * sums.calls_count) else None
 
 
 def _r4_loopback(group: GroupSums) -> Iterator[TraceFinding]:

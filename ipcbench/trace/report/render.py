@@ -231,7 +231,8 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     parts = [f"{word('calls', language)} {group.calls_count:,}"]
     failed = sum(sums.failed_count for sums in group.methods.values())
     if group.calls_count > timed:
-        parts.append(f"{word('untimed', language)} {group.calls_count - timed:,}")
+        unseen = word("may miss", language).format(count=f"{1 / group.unseen_ratio:,.0f}")
+        parts.append(f"{word('untimed', language)} {group.calls_count - timed:,}{unseen}")
     if failed:
         least = "≥ " if timed < group.calls_count else ""  # a call that is only counted may have failed, too
         parts.append(f"{word('failed', language)} {least}{failed:,}")
@@ -355,6 +356,7 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "max_ns": sums.histogram.max if sums.timed_count else None,
         "total_ns": sums.total_ns if sums.timed_count else None,
         "total_error_ns": _error_ns(sums),
+        "unseen_ratio": sums.unseen_ratio,
         "sent_bytes": sums.sent_bytes,
         "recv_bytes": sums.recv_bytes,
         "throughput_mib_per_s": sums.mib_per_s,
@@ -392,6 +394,7 @@ def _segment_values(group: GroupSums) -> dict[str, Any]:
         "timed_count": group.timed_count,
         "total_ns": group.total_ns if group.timed_count else None,
         "total_error_ns": _error_ns(group),
+        "unseen_ratio": group.unseen_ratio,
         "moved_bytes": group.moved_bytes,
         "throughput_mib_per_s": group.mib_per_s,
         "stages": _stages(group),

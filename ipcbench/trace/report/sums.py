@@ -122,11 +122,19 @@ class MethodSums:
     @property
     def total_error_ratio(self) -> float:
         """How far the estimate of the total may be off, as a ratio to it (95 %): 0 if all calls were timed, infinite if
-        too few of them.
+        too few of them. As many calls as may be of a kind that was not seen count as long as the longest:
+        `unseen_ratio` says how rare longer ones would have to be.
         """
         if not self.untimed_count:
             return 0.0
-        return self.weighted.error_ns * self.scale / self.total_ns if self.total_ns > 0.0 else math.inf
+        unseen_ns = self.weighted.unseen_ratio * self.weighted.count * self.histogram.max
+        error_ns = math.hypot(self.weighted.error_ns, unseen_ns) * self.scale
+        return error_ns / self.total_ns if self.total_ns > 0.0 else math.inf
+
+    @property
+    def unseen_ratio(self) -> float:
+        """A kind of call that is rarer may be missing from the estimates; 0 if all calls were timed."""
+        return self.weighted.unseen_ratio if self.untimed_count else 0.0
 
     @property
     def stage_ns(self) -> list[float]:
@@ -260,6 +268,11 @@ class GroupSums:
         """How far the estimate of the total may be off, as a ratio to it (95 %); 0 if all calls were timed."""
         error_ns = math.hypot(*(sums.total_error_ratio * sums.total_ns for sums in self.methods.values()))
         return error_ns / self.total_ns if self.total_ns > 0 else 0.0
+
+    @property
+    def unseen_ratio(self) -> float:
+        """A kind of call that is rarer in its method may be missing from the estimates; 0 if all calls were timed."""
+        return max((sums.unseen_ratio for sums in self.methods.values()), default=0.0)
 
     @property
     def stage_ns(self) -> list[float]:
