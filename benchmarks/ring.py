@@ -94,8 +94,10 @@ def main() -> None:
                 pairs.append((figures[True], figures[False]))
             ratios = [native / pure for pure, native in pairs]
             low, high = sign_interval(ratios)
+            stolen = f"{psutil.cpu_times_percent().steal:.1f} %"
             print(f"{size_bytes:9}{readers:9}{median(pure for pure, _ in pairs) / 1e3:12.1f}"
-                  f"{median(native for _, native in pairs) / 1e3:10.1f}{median(ratios):8.2f}   {low:.2f} to {high:.2f}   {psutil.cpu_times_percent().steal:.1f} %",
+                  f"{median(native for _, native in pairs) / 1e3:10.1f}{median(ratios):8.2f}   {low:.2f} to {high:.2f}"
+                  f"   {stolen}",
                   flush=True)  # fmt: skip
 
 
