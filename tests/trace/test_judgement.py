@@ -68,6 +68,21 @@ def test_one_connection_does_not_make_the_calls_transit_bound(tmp_path: Path) ->
     assert found(of(tmp_path / "all"), "R3") == [("R3", "client (client)")]
 
 
+def test_one_call_that_found_the_server_starting_is_no_queue(tmp_path: Path) -> None:
+    for name, queued_ms in (("first", [500.0] + [0.1] * 59), ("all", [5.0] * 60)):
+        client, server = Made(tmp_path / name, "client"), Made(tmp_path / name, "server", 200, 200)
+        begin = 10**9
+        for number, queue_ms in enumerate(queued_ms):
+            queue, work = round(queue_ms * MS), 6 * MS
+            end = begin + queue + work
+            client.call("Matmul", [begin, begin, begin, end, end], sent=10, recv=10, span=number + 1)
+            server.call("Matmul", [begin, begin + queue, end, end], trace.SERVER, span=number + 1)
+            begin = end + MS
+        client.segment.close()
+        server.segment.close()
+        assert bool(found(of(tmp_path / name), "R7")) == (name == "all")
+
+
 def test_a_few_joined_calls_are_no_bound_for_the_rest(tmp_path: Path) -> None:
     both(tmp_path, [20.0] * 20, work_ms=30.0)
     (finding,) = (each for each in of(tmp_path).findings if each.rule == "R2")

@@ -345,10 +345,10 @@ def calibrate() -> Costs:
         best[0] = min(best[0], _cost_ns(recorder))
         call_site = thread.entries["calibration"]
         call_site.always = False
-        call_site.plan(2**50, False, 0)
+        call_site.plan(2**50, False, call_site.look_ns)
         call_site.histograms = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))
-        call_site.plan(2**50, True, 0)
+        call_site.plan(2**50, True, call_site.look_ns)
         best[2] = min(best[2], _cost_ns(recorder))
     return Costs(*(round(cost_ns, 1) for cost_ns in best))
 

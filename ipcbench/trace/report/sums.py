@@ -132,6 +132,12 @@ class MethodSums:
         return error_ns / self.total_ns if self.total_ns > 0.0 else math.inf
 
     @property
+    def least_ns(self) -> float:
+        """What the total is at least (97.5 %)."""
+        error = self.total_error_ratio
+        return max(self.timed_ns, self.total_ns * (1.0 - error)) if math.isfinite(error) else self.timed_ns
+
+    @property
     def unseen_ratio(self) -> float:
         """A kind of call that is rarer may be missing from the estimates; 0 if all calls were timed."""
         return self.weighted.unseen_ratio if self.untimed_count else 0.0
@@ -271,8 +277,16 @@ class GroupSums:
 
     @property
     def unseen_ratio(self) -> float:
-        """A kind of call that is rarer in its method may be missing from the estimates; 0 if all calls were timed."""
-        return max((sums.unseen_ratio for sums in self.methods.values()), default=0.0)
+        """A kind of call that is rarer in its method may be missing from the estimates, where there are any; 0 if all
+        calls were timed.
+        """
+        estimated = [sums.unseen_ratio for sums in self.methods.values() if math.isfinite(sums.total_error_ratio)]
+        return max(estimated, default=1.0)
+
+    @property
+    def least_ns(self) -> float:
+        """What the total is at least: for methods with too few timed calls for an estimate, the time of those."""
+        return sum(sums.least_ns for sums in self.methods.values())
 
     @property
     def stage_ns(self) -> list[float]:
