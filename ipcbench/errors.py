@@ -11,7 +11,8 @@ IpcbenchError
 │   ├── EndOfStream        the writer has closed and everything was read
 │   ├── PeerLost           the peer died without closing
 │   ├── MessageTooLarge    nothing was sent; the channel stays usable
-│   └── PayloadTypeError   what was to be written has no bytes to send; also a TypeError
+│   ├── PayloadTypeError   what was to be written has no bytes to send; also a TypeError
+│   └── EncodeError        an object, or something in it, cannot travel: its path; also a TypeError
 ├── TrialError
 │   ├── WorkerCrashed      a process of the group ended: role, exit code, last lines of its stderr
 │   └── WorkerTimeout      a process of the group did not answer by its deadline
@@ -146,6 +147,20 @@ class PayloadTypeError(TransportError, TypeError):
     def __init__(self, type_name: str, reason: str) -> None:
         super().__init__(f"a message must be a contiguous buffer, such as bytes; {type_name} is not: {reason}")
         self.type_name, self.reason = self._parts = (type_name, reason)
+
+
+class EncodeError(TransportError, TypeError):
+    """An object cannot be sent, or something in it. Nothing was sent; the channel stays usable.
+
+    Attributes:
+        path: where it is: `args[0]['layers'][3]`.
+        type_name: its type.
+        reason: why it cannot travel, and what can.
+    """
+
+    def __init__(self, path: str, type_name: str, reason: str) -> None:
+        super().__init__(f"{path} ({type_name}) cannot be sent: {reason}")
+        self.path, self.type_name, self.reason = self._parts = (path, type_name, reason)
 
 
 class TrialError(IpcbenchError):
