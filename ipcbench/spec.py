@@ -14,9 +14,13 @@ from ipcbench.errors import ConfigError
 from ipcbench.util.reference import is_reference
 
 Delivery = Literal["every_message", "latest_value"]
+Pattern = Literal["broadcast", "queue", "fan_in"]
+"""`broadcast`: one writer, every reader gets every message. `queue`: one writer, each message goes to one of the
+readers. `fan_in`: many writers, one reader gets the messages of all."""
 WaitStrategy = Literal["auto", "spin", "yield", "block"]
 
 DELIVERIES: tuple[Delivery, ...] = get_args(Delivery)
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 WAIT_STRATEGIES: tuple[WaitStrategy, ...] = get_args(WaitStrategy)
 
 NAME_PREFIX = "ipcb-"
@@ -80,20 +84,38 @@ class ChannelSpec:
     processes: tuple[int, ...] = ()
     """Process numbers of the writer and of each reader in their group; empty means 0, 1, 2 … Only a transport that
     names processes (MPI: ranks) uses them."""
+    pattern: Pattern = "broadcast"
+    """Who gets a message. In a queue, `readers` is the largest number of workers in the life of the channel, which may
+    come and go, and `depth` is how many messages each of them may hold that it has not finished."""
+    writers: int = 1
+    """Exact number of writers; above 1 for a fan-in only."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ConfigError(
                 "channel name", self.name, "1 to 48 letters, digits, '-' or '_', not beginning with a sign"
             )
-        for field, low, high in (("readers", 1, 1024), ("max_message_bytes", 0, 2**40), ("depth", 2, _MAX_DEPTH)):
+        limits = (("readers", 1, 1024), ("writers", 1, 1024), ("max_message_bytes", 0, 2**40), ("depth", 2, _MAX_DEPTH))
+        for field, low, high in limits:
             object.__setattr__(self, field, whole_number(field, getattr(self, field), low, high))
         require_choice("delivery", self.delivery, DELIVERIES)
         require_choice("wait", self.wait, WAIT_STRATEGIES)
+        require_choice("pattern", self.pattern, PATTERNS)
+        self._require_pattern()
         if not isinstance(self.processes, tuple) or (self.processes and len(set(self.processes)) != self.readers + 1):
             raise ConfigError("processes", self.processes, f"a tuple of {self.readers + 1} different numbers, or none")
         numbers = tuple(whole_number("processes", number, 0, 2**31) for number in self.processes)
         object.__setattr__(self, "processes", numbers)
+
+    def _require_pattern(self) -> None:
+        if self.pattern == "broadcast" and self.writers != 1:
+            raise ConfigError("writers", self.writers, "1, but for pattern fan_in")
+        if self.pattern == "queue" and self.writers != 1:
+            raise ConfigError("writers", self.writers, "1 for a queue")
+        if self.pattern == "fan_in" and self.readers != 1:
+            raise ConfigError("readers", self.readers, "1 for a fan_in")
+        if self.pattern != "broadcast" and self.delivery != "every_message":
+            raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
 
     def process_numbers(self) -> tuple[int, ...]:
         """Return the process numbers of the writer and of readers 0, 1, 2 …"""

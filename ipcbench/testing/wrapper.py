@@ -84,7 +84,7 @@ class BackendWrapper(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         return self.inner().create(channel)
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         return self.writer_class(self.inner().open_writer(address), address)
 
     def open_reader(self, address: Address, index: int) -> Reader:

@@ -268,7 +268,7 @@ class _AdmitsAWriter(BackendWrapper):
     writer_class = _NotesThatItIsOpen
     after_the_end: bool
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         try:
             return super().open_writer(address)
         except TransportError:
@@ -303,7 +303,7 @@ class Truncates(WriterWrapper):
 class NeedsTheWriterFirst(BackendWrapper):
     """C17: a reader that opens before the writer is refused."""
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         writer = super().open_writer(address)
         _file(address, "writer").touch()
         return writer
