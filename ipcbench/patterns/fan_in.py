@@ -44,6 +44,8 @@ class FanInReader(Reader):
                     self._poller.register(descriptor, select.POLLIN)
             undo.pop_all()
         self._ready = deque(self._sources)
+        self._view: memoryview | None = None
+        self._of_view = -1
         self._look_ns = now_ns() + LOOK_NS
 
     @property
@@ -53,13 +55,16 @@ class FanInReader(Reader):
     def read(self, timeout_s: float | None = None) -> memoryview:
         if self._closed:
             raise EndpointClosed(f"the reader of channel {self._channel.name!r} is closed")
-        self.release()
+        if self._view is None:  # else one is left of a call that was interrupted
+            self.release()
         deadline: int | None = 0
         while True:
-            while self._ready:
-                view = self._take(self._ready[0])
-                if view is not None:
-                    return view
+            while self._ready and self._view is None:
+                self._take(self._ready[0])
+            if self._view is not None:
+                self.last_writer = self._of_view
+                view, self._view = self._view, None
+                return view
             if not self._sources:
                 raise EndOfStream(f"all writers of channel {self._channel.name!r} have closed")
             deadline = deadline or deadline_ns(timeout_s)
@@ -67,24 +72,24 @@ class FanInReader(Reader):
                 raise TransportTimeout(f"no message in channel {self._channel.name!r} within {timeout_s} s")
             self._wait(deadline)
 
-    def _take(self, index: int) -> memoryview | None:
-        """Read from the first writer that may have something, and put it to the end of the line; None if it has not."""
+    def _take(self, index: int) -> None:
+        """Read from the first writer that may have something, and put it to the end of the line."""
+        self._of_view = index
+        once = map(self._sources[index].read, (0.0,))
         try:
-            view = self._sources[index].read(0.0)
+            for self._view in once:  # between its step, in C, and this store, no signal handler runs: nothing is lost
+                pass
         except TransportTimeout:
             self._ready.popleft()
-            return None
         except EndOfStream:
             self._forget(index)
-            return None
         except PeerLost as error:
             self._forget(index)
             raise PeerLost(
                 f"writer {index} of channel {self._channel.name!r} died without closing; the others go on"
             ) from error
-        self._ready.rotate(-1)
-        self.last_writer = index
-        return view
+        else:
+            self._ready.rotate(-1)
 
     def _forget(self, index: int) -> None:
         self._ready.popleft()

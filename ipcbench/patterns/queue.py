@@ -28,6 +28,7 @@ from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 _NUMBER = Struct("<Q")
+_NOTHING = memoryview(b"")
 
 
 class _Worker:
@@ -38,7 +39,7 @@ class _Worker:
         has_come: whether it has said something.
     """
 
-    __slots__ = ("done_count", "finished", "has_come", "held", "index", "sent_count", "tasks")
+    __slots__ = ("_said", "done_count", "finished", "has_come", "held", "index", "sent_count", "tasks")
 
     def __init__(self, index: int, tasks: Writer, finished: Reader) -> None:
         self.index = index
@@ -47,6 +48,7 @@ class _Worker:
         self.held: deque[bytes] = deque()
         self.sent_count = self.done_count = 0
         self.has_come = False
+        self._said: memoryview | None = None
 
     def learn(self) -> None:
         """Read what it has said since the last time.
@@ -55,14 +57,19 @@ class _Worker:
             EndOfStream, PeerLost: it has left, or died.
         """
         while True:
+            once = map(self.finished.read, (0.0,))
             try:
-                (done_count,) = _NUMBER.unpack(self.finished.read(0.0))
+                for self._said in once:  # kept whatever signals come, see fan_in.py
+                    pass
             except TransportTimeout:
-                return
-            self.has_come = True
-            while self.done_count < done_count and self.held:
-                self.done_count += 1
-                self.held.popleft()
+                if self._said is None:
+                    return
+            if self._said is not None:
+                (done_count,) = _NUMBER.unpack(self._said)
+                self._said, self.has_come = None, True
+                while self.done_count < done_count and self.held:
+                    self.done_count += 1
+                    self.held.popleft()
 
 
 class QueueWriter(Writer):
@@ -207,6 +214,7 @@ class QueueReader(Reader):
         self._finished = finished
         self._has_one = self._is_closed = False
         self._finished_count = 0
+        self._view: memoryview | None = None
         self._say()
 
     @property
@@ -218,10 +226,14 @@ class QueueReader(Reader):
         self._finished.write(_NUMBER.pack(self._finished_count))
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        self.release()
-        view = self._tasks.read(timeout_s)
-        self._has_one = True
-        return view[NUMBER_BYTES:]
+        if self._view is None:  # else one is left of a call that was interrupted
+            self.release()
+            once = map(self._tasks.read, (timeout_s,))
+            for self._view in once:
+                pass
+        task = self._view or _NOTHING
+        self._has_one, self._view = True, None
+        return task[NUMBER_BYTES:]
 
     def release(self) -> None:
         if self._has_one and not self._is_closed:

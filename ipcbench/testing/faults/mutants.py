@@ -390,7 +390,7 @@ class KeepsWhatIsLeft(WriterWrapper):
     def __init__(self, inner: Writer, address: Address) -> None:
         super().__init__(inner, address)
         if isinstance(inner, QueueWriter):
-            inner._give_returned = lambda _: inner._returned.clear()  # type: ignore[method-assign]
+            inner._give_returned = lambda deadline: inner._returned.clear()  # type: ignore[method-assign]
 
 
 class HoldsNoLargeOne(WriterWrapper):
