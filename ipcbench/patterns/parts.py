@@ -66,7 +66,7 @@ def addresses_of(address: Address) -> list[Address]:
     try:
         locations = json.loads(address.location)
         return [Address(address.backend, *each) for each in zip(parts, locations, strict=True)]
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ConfigError) as error:
         raise TransportError(
             f"the address of channel {address.channel.name!r} is none of a {address.channel.pattern}, but "
             f"{address.location!r}; pass the address that `create` returned"
