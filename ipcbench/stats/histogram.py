@@ -89,6 +89,16 @@ class Histogram:
         self.max = max(self.max, high)
         self.total_count += count
 
+    def variation_ratio(self) -> float:
+        """Return the standard deviation of the values over their mean, within 1 % of it; 0 without values."""
+        filled = np.flatnonzero(self.counts)
+        if not filled.size:
+            return 0.0
+        middles = np.array([sum(bin_bounds(int(index))) / 2 for index in filled])
+        mean = float(np.average(middles, weights=self.counts[filled]))
+        variance = float(np.average((middles - mean) ** 2, weights=self.counts[filled]))
+        return math.sqrt(variance) / mean if mean else 0.0
+
     def quantile(self, probability: float) -> float:
         """Return the ⌈probability · n⌉-th smallest value (the first for 0), within 0.4 % of it.
 

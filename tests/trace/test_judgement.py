@@ -27,6 +27,7 @@ from ipcbench.trace.report.render import Report, as_csv, as_json, as_text, make_
 from ipcbench.trace.report.sums import TrafficTotals
 from ipcbench.trace.report.weighted import WeightedSums
 from ipcbench.trace.schema import PIPELINE, RPC, SEND
+from ipcbench.util.clock import now_ns
 from tests.trace.logs import V3, head, rows, tq_call
 from tests.trace.made import Made
 
@@ -344,3 +345,27 @@ def test_before_and_after_are_what_diff_says(tmp_path: Path, capsys: pytest.Capt
     assert capsys.readouterr().out == told
     assert main(["trace", "report", "--before", a]) == 2
     assert main(["trace", "report"]) == 2
+
+
+@pytest.mark.parametrize("sample", [1, 8])
+def test_variation_is_that_of_all_calls(tmp_path: Path, sample: int) -> None:
+    """Of a sample, records are no fair part: the slowest call has one always."""
+    recorder = trace.start(tmp_path, sample=sample)
+    for number in range(400):
+        with recorder.call("f", schema=trace.PIPELINE) as call:
+            call.mark()
+            if number == 300:
+                deadline = now_ns() + 20_000_000
+                while now_ns() < deadline:
+                    pass
+            call.mark()
+    trace.stop()
+    report = make_report(gather([tmp_path]))
+    (group,) = report.gathered.sums.groups
+    (sums,) = group.methods.values()
+    assert sums.timed_count == 400
+    assert sums.has_all_records == (sample == 1)
+    assert sums.variation_ratio == pytest.approx(sums.histogram.variation_ratio(), rel=0.01)
+    assert any(finding.rule == "R16" for finding in report.findings) <= (sample == 1)
+    text = as_text(report)
+    assert ("with a record (400 in all)" in text) == (sample > 1)

@@ -48,7 +48,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "sizes": ("Time against size", "时间与数据量"),
     "sizes reading": (
-        "Randomly chosen calls. Time that grows with the size is copying or the wire; time that stays flat is not.",
+        "Calls that have a record, chosen at random. Time that grows with the size is copying or the wire; time that stays flat is not.",
         "随机抽取的调用。随数据量增长的是复制或传输，平坦的则不是。",
     ),
     "timeline": ("Timeline", "时间线"),

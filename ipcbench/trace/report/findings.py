@@ -194,12 +194,14 @@ def _r16_stages(group: GroupSums) -> Iterator[TraceFinding]:
     for name, sums in group.methods.items():
         if not _at_stake(sums) or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns or len(sums.stages) < 2:
             continue
+        if not sums.has_all_records:
+            continue  # nobody knows
         for index, stage in enumerate(sums.stages):
             whole, adjusted = sums.stage_variation(index)
             left = whole if adjusted is None else adjusted
             if left >= 1 and _cause(sums, max(1.0, sums.histogram.quantile(0.5))) == "warm-up":
                 continue  # R6 says so
-            if left >= 1 and sums.squared_count >= LEAST_CALLS and sums.stage(stage) >= 0.10 * sums.total_ns:
+            if left >= 1 and sums.timed_count >= LEAST_CALLS and sums.stage(stage) >= 0.10 * sums.total_ns:
                 values = {"stage": stage, "variation": whole, "adjusted": adjusted,
                           "what": "sized" if adjusted is not None else "unsized", "threshold": 1}  # fmt: skip
                 yield TraceFinding("R16", f"{group.segment.name}, {name}", values)
@@ -207,6 +209,8 @@ def _r16_stages(group: GroupSums) -> Iterator[TraceFinding]:
 
 def _cause(sums: MethodSums, median_ns: float) -> str:
     """Return what a long tail is related to: `size`, `warm-up` or `unknown`."""
+    if not sums.has_all_records:
+        return "unknown"
     if len(sums.pairs) >= 20:
         times, sizes = np.array(sums.pairs, dtype=np.float64).T
         if sizes.min() < sizes.max() and times.min() < times.max():

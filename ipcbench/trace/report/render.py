@@ -139,6 +139,7 @@ def stage_shares(sums: GroupSums | MethodSums) -> list[tuple[str, float, float]]
     total = sums.total_ns or 1.0
     rows = [(name, ns, ns / total) for name, ns in zip(sums.stages, sums.stage_ns, strict=True)]
     rest = sums.total_ns - sum(sums.stage_ns)
+    rest = 0.0 if abs(rest) < 1e-6 * total else rest  # an estimate may lack a rounding error
     return [*rows, ("unaccounted", rest, rest / total)]
 
 
@@ -187,7 +188,11 @@ def _extreme_table(title: str, group: GroupSums, calls: Sequence[Extreme], langu
          _kib(call.sent_bytes), _kib(call.recv_bytes))
         for call in calls
     )  # fmt: skip
-    return Table(word(title, language), make_columns(heads, left=(0, 1), name=1), tuple(rows))
+    known = sum(sums.squared_count for sums in group.methods.values())
+    of_some = (
+        "" if known >= group.calls_count else word("of records", language).format(known=known, calls=group.calls_count)
+    )
+    return Table(word(title, language) + of_some, make_columns(heads, left=(0, 1), name=1), tuple(rows))
 
 
 def titles_of(groups: Sequence[GroupSums], language: Language) -> list[str]:

@@ -166,8 +166,17 @@ class MethodSums:
         return self.total_ns / self.calls_count if self.timed_count else 0.0
 
     @property
+    def has_all_records(self) -> bool:
+        """Whether all timed calls have records. If not, those that have are no fair sample: each failed one is among
+        them, and each that was the slowest so far.
+        """
+        return self.squared_count == self.timed_count
+
+    @property
     def variation_ratio(self) -> float:
-        """Standard deviation over mean, of calls with records."""
+        """Standard deviation over mean, of all timed calls."""
+        if not self.has_all_records:
+            return self.histogram.variation_ratio()
         if not self.squared_count or not self.squared_ns:
             return 0.0
         mean = self.squared_ns / self.squared_count

@@ -14,6 +14,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "stages by method": ("Stages by method", "按方法统计各阶段"),
     "each": ("KiB a call", "每次 KiB"),
     "slowest": ("Slowest calls", "最慢的调用"),
+    "of records": (" of the {known:,} with a record ({calls:,} in all)", "（仅 {known:,} 个有记录的调用，共 {calls:,} 个）"),
     "largest": ("Largest calls", "传输最大的调用"),
     "findings": ("Findings", "发现与建议"),
     "audit": ("Audit", "审计"),
