@@ -11,6 +11,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import zmq.asyncio
 
 from ipcbench import trace
 from ipcbench.backend import Backend
-from ipcbench.errors import ConfigError, TransportTimeout
+from ipcbench.errors import ConfigError, TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 from tests.trace.reading import ROOT, KeepingContext, batches, records
@@ -347,9 +348,8 @@ def test_a_backend_carries_the_context(tmp_path: Path, channel: ChannelSpec) -> 
             assert reader.read(1.0) == payload
         with pytest.raises(TransportTimeout):
             reader.read(0.0)
-        room = writer.reserve(5)  # type: ignore[attr-defined]
-        room[:] = b"12345"
-        writer.write(room)
+        writer.reserve(5)[:] = b"12345"
+        writer.commit()
         assert bytes(reader.read(1.0)) == b"12345"
         with trace.call("Matmul") as call:
             call.serialized(3)
@@ -424,3 +424,47 @@ def test_records_have_their_method(tmp_path: Path, zmq_context: Any) -> None:
     trace.wrap(push, "work items").send(b"x")
     trace.stop()
     assert [call.method for call in records(tmp_path)] == ["work items"]
+
+
+@pytest.mark.parametrize("name", ["null", "shm", "pipe"])
+def test_messages_of_all_verbs_of_a_backend_are_recorded_and_joined(
+    name: str, tmp_path: Path, channel: ChannelSpec
+) -> None:
+    """And what is not sent is none: a reservation that a write has given up, a message for which there was no room."""
+    trace.start(tmp_path)
+    backend = trace.wrap(get_backend(name)())
+    address = backend.create(replace(channel, depth=2))
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        for number in range(5):
+            writer.reserve(100)[:1] = b"a"
+            writer.write_parts([b"b", b"c"], 30.0)
+            assert reader.read(30.0) == b"bc"
+            with pytest.raises(TransportError):
+                writer.commit()
+            writer.reserve(100)[:1] = b"d"
+            writer.commit(1, 30.0)
+            assert reader.read(30.0) == b"d"
+            reader.release()
+            assert writer.write_many([b"e", b"f"], 30.0) == 2
+            assert [bytes(view) for view in (reader.read(30.0), reader.read(30.0))] == [b"e", b"f"]
+            with trace.call("Matmul") as call:
+                call.serialized(1)
+                if number == 4 and name != "pipe":  # whose channel takes more than two
+                    reader.release()
+                    assert writer.write_many([b"g", b"h"], 30.0) == 2
+                    with pytest.raises(TransportTimeout):
+                        writer.carry(call).write(b"i", 0.01)  # type: ignore[attr-defined]
+                    assert [bytes(view) for view in (reader.read(30.0), reader.read(30.0))] == [b"g", b"h"]
+                    reader.release()
+                else:
+                    writer.carry(call)  # type: ignore[attr-defined]
+                writer.write(b"i", 30.0)
+                call.sent()
+                assert reader.read(30.0) == b"i"
+                with trace.serve(reader, "Matmul"):
+                    pass
+                call.received(0)
+    backend.destroy(address)
+    trace.stop()
+    assert not any(call.failed for call in records(tmp_path) if call.method == "Matmul")
+    assert joined_count(tmp_path) == 5 * 5 + 2 * (name != "pipe")

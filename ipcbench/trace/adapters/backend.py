@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, ClassVar, Self
 
 from ipcbench.backend import PLAIN_TYPES, Address, Backend, Message, Reader, Waits, Writer, bytes_of, require_size
+from ipcbench.errors import TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.trace.adapters.messages import Traffic
 from ipcbench.trace.record.call import Call
@@ -27,6 +28,7 @@ class TracedWriter(Writer):
     def __init__(self, inner: Writer, traffic: Traffic) -> None:
         self._inner = inner
         self._traffic = traffic
+        self._head = memoryview(b"")
 
     def carry(self, call: Call) -> Self:
         """Let the next message carry the context of `call`; it then has no record of its own."""
@@ -41,9 +43,11 @@ class TracedWriter(Writer):
             pieces = [part if type(part) in PLAIN_TYPES else bytes_of(part) for part in parts]
             self._inner.write_parts((self._traffic.context(call), *pieces), timeout_s)
             self._payload_bytes = sum(map(len, pieces))
+        self._give_up_reserved()  # as the inner one may have done
 
     def reserve(self, size_bytes: int, timeout_s: float | None = None) -> memoryview:
         require_size(size_bytes)
+        self._give_up_reserved()
         room = self._inner.reserve(CONTEXT_BYTES + size_bytes, timeout_s)
         self._head, self._reserved = room[:CONTEXT_BYTES], room[CONTEXT_BYTES:]
         return self._reserved
@@ -55,11 +59,18 @@ class TracedWriter(Writer):
             self._inner.commit(CONTEXT_BYTES + self._payload_bytes, timeout_s)
         self._give_up_reserved()
 
+    def _give_up_reserved(self) -> None:
+        super()._give_up_reserved()
+        self._head.release()
+
     @contextmanager
     def _recorded(self) -> Iterator[Call]:
         call = self._traffic.begin()
         try:
             yield call
+        except TransportTimeout:
+            self._traffic.abandon(call)  # nothing was sent, and it may be tried again
+            raise
         except BaseException as error:
             self._traffic.fail(call, error)
             raise
@@ -70,6 +81,7 @@ class TracedWriter(Writer):
         return self._inner.waits
 
     def close(self) -> None:
+        self._give_up_reserved()
         self._inner.close()
 
 
