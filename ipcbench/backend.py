@@ -258,6 +258,7 @@ class Writer(Endpoint):
             as `write`, for the first message that could not be handed over; those before it have been, and how many
             they are is returned instead if the reason is a time-out and there is at least one.
         """
+        self._require_open()
         for count, message in enumerate(messages):
             try:
                 self.write(message, timeout_s)
@@ -282,6 +283,7 @@ class Writer(Endpoint):
             as `write`.
         """
         require_size(size_bytes)
+        self._require_open()
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
         self._reserved = memoryview(bytearray(size_bytes))
@@ -299,8 +301,12 @@ class Writer(Endpoint):
             ConfigError: more than was reserved.
             Others: as `write`; after a time-out it may be called again.
         """
+        self._require_open()
         self.write(self._committed(size_bytes), timeout_s)
         self._give_up_reserved()
+
+    def _require_open(self) -> None:
+        """Raise what `write` raises after `close`; built-in writers do."""
 
     _limit_bytes: int = sys.maxsize
     """Size of the largest message; built-in writers set it."""

@@ -120,6 +120,10 @@ class _NullWriter(Writer):
         if channel.sleepers:
             channel.wake()
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EndpointClosed(f"the writer of channel {self._channel.spec.name!r} is closed")
+
     def _refuse(self, size_bytes: int) -> None:
         if self._closed:
             raise EndpointClosed(f"the writer of channel {self._channel.spec.name!r} is closed")

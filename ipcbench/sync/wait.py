@@ -7,6 +7,7 @@ import os
 import select
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from socket import socket
 from typing import Any
@@ -127,10 +128,11 @@ class Watch:
         """Return the descriptor."""
         return int(self._poll.fileno())
 
-    def add(self, socket: socket) -> None:
-        """Watch a socket, too."""
+    def add(self, socket: socket | int) -> None:
+        """Watch a socket, or a descriptor, too."""
         if sys.platform == "linux":
-            self._poll.register(socket, select.EPOLLIN)
+            with suppress(FileExistsError):  # it is watched already
+                self._poll.register(socket, select.EPOLLIN)
         else:
             self._poll.control([select.kevent(socket, select.KQ_FILTER_READ, select.KQ_EV_ADD)], 0)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import json
 import socket
+import subprocess
+import sys
 from contextlib import ExitStack, suppress
 from typing import Any
 from uuid import uuid4
@@ -13,7 +16,7 @@ import pytest
 
 from ipcbench import ChannelSpec, get_backend
 from ipcbench.backend import Address
-from ipcbench.errors import EndOfStream, MessageTooLarge, TransportError, TransportTimeout
+from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.directory import channel_directory, channel_file
 from ipcbench.testing import ConformanceSuite
 
@@ -163,3 +166,48 @@ def test_tcp_without_ipv4(channel_name: str, monkeypatch: pytest.MonkeyPatch) ->
         pytest.skip("there is no IPv6 here")
     finally:
         backend.destroy(address)
+
+
+def test_strangers_do_not_prolong_a_time_out_of_tcp(channel_name: str) -> None:
+    backend = get_backend("tcp")()
+    address = backend.create(ChannelSpec(channel_name, readers=1))
+    with ExitStack() as strangers, backend.open_reader(address, 0) as reader:
+        for _ in range(8):
+            strangers.enter_context(socket.create_connection(tcp_place(address)))
+        with pytest.raises(TransportTimeout):
+            reader.read(0.0)
+        with backend.open_writer(address) as writer:
+            writer.write(b"message", 30.0)
+            assert reader.read(30.0) == b"message"
+            assert len(reader._knocking) == 0  # nobody waited for them to say something
+    backend.destroy(address)
+
+
+_DIES = """
+import json, os, sys
+from ipcbench import get_backend
+from ipcbench.backend import Address
+reader = get_backend("tcp")().open_reader(Address.from_dict(json.loads(sys.argv[1])), 0)
+print("open", flush=True)
+sys.stdin.readline()
+os._exit(1)
+"""
+
+
+def test_a_program_at_the_port_of_a_dead_reader_of_tcp_is_not_taken_for_it(channel_name: str) -> None:
+    backend = get_backend("tcp")()
+    address = backend.create(ChannelSpec(channel_name, readers=1))
+    command = [sys.executable, "-c", _DIES, json.dumps(address.as_dict())]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        assert reader.stdin is not None
+        assert reader.stdout is not None
+        reader.stdout.readline()
+        place = tcp_place(address)
+        reader.stdin.close()
+    with socket.create_server(place) as stranger, backend.open_writer(address) as writer:
+        with pytest.raises(PeerLost):
+            writer.write(b"secret", 30.0)
+        stranger.setblocking(False)
+        with suppress(BlockingIOError), stranger.accept()[0] as connected:
+            assert connected.recv(100) == b""
+    backend.destroy(address)

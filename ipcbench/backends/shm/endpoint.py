@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NoReturn
 
 from ipcbench.backend import PLAIN_TYPES, Address, Message, Reader, Writer, bytes_of
 from ipcbench.backends.shm.mapping import Mapping
@@ -37,6 +38,10 @@ class ShmWriter(_ShmEndpoint, Writer):
         self._fenced = self._cursors.fenced
         self._sequence = 0
         self.opened()
+
+    def _nothing_reserved(self) -> NoReturn:
+        self._cursors.require_open()
+        super()._nothing_reserved()
 
     def write_parts(self, parts: Iterable[Message], timeout_s: float | None = None) -> None:
         pieces = [part if type(part) in PLAIN_TYPES else bytes_of(part) for part in parts]

@@ -11,7 +11,7 @@ from ipcbench.backend import PLAIN_TYPES, Address, Message, Waits, bytes_of, req
 from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
 from ipcbench.backends.shm.mapping import Mapping, in_lines
 from ipcbench.backends.shm.native import NATIVE
-from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
+from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.sync.cursors import READER_SLEEPS, WRITER_SLEEPS
 from ipcbench.sync.futex import HAS_FUTEX
 
@@ -43,6 +43,8 @@ class PureRingWriter(ShmWriter):
             message = bytes_of(message)
         size_bytes = len(message)
         self._find_room(size_bytes, timeout_s)[:size_bytes] = message
+        if self._reserved is not None:
+            self._give_up_reserved()
         self._publish(size_bytes)
 
     def reserve(self, size_bytes: int, timeout_s: float | None = None) -> memoryview:
@@ -267,6 +269,11 @@ else:
             if waiter.looks:
                 return 1
             return 2 if HAS_FUTEX and not self._cursors.is_watched and waiter.sleeps_at_once() else 0
+
+        def _require_no_call(self) -> None:
+            if self._waits_in_c:
+                raise TransportError("a signal handler cannot close an endpoint whose `read` it interrupts")
+            super()._require_no_call()
 
         @property
         def waits(self) -> Waits:

@@ -16,7 +16,8 @@ import select
 import socket
 import sys
 import termios
-from contextlib import ExitStack
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from struct import unpack
 from typing import Protocol
@@ -24,9 +25,33 @@ from typing import Protocol
 from ipcbench.util.clock import deadline_ns, now_ns
 
 _SECRET_BYTES = 16
-_HELLO_S = 1.0
-"""How long a reader waits for the secret of whoever connects, and the writer for a connection."""
+_HELLO_NS, _MOST_KNOCKING = 5_000_000_000, 128
+"""How long a reader waits for the secret of whoever connects, and of how many at once: later ones take the place of the
+first."""
+_CONNECT_S = 0.05
+"""How long a connection may take, which the kernel makes at once unless its queue for the reader is full."""
 _LOOK_MS = 5
+
+
+class Knocking:
+    """A connection to a reader whose other side has not yet proved to be the writer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.said = b""
+        self._last_ns = now_ns() + _HELLO_NS
+
+    def listen(self) -> bool:
+        """Take what it says; return whether that is all: a whole secret, the end, or nothing for too long."""
+        try:
+            more = self.connection.recv(_SECRET_BYTES - len(self.said))
+        except BlockingIOError:
+            return now_ns() > self._last_ns
+        except OSError:
+            return True
+        self.said += more
+        return not more or len(self.said) == _SECRET_BYTES
 
 
 class Places(Protocol):
@@ -42,18 +67,23 @@ class Places(Protocol):
             OSError: it cannot listen.
         """
 
-    def connect(self, place: Path) -> socket.socket:
-        """Return a socket that is connected to the reader at a place.
+    def connect(self, place: Path, is_alive: Callable[[], bool]) -> socket.socket:
+        """Return a socket that is connected to the reader at a place, if that is still alive then.
 
         Raises:
             OSError: it does not listen yet, or no longer, or cannot take more connections now.
         """
 
-    def accept(self, listener: socket.socket, place: Path) -> socket.socket | None:
-        """Return a connection to the writer; None if another program has connected.
+    def accept(self, listener: socket.socket, place: Path, knocking: list[Knocking]) -> socket.socket | None:
+        """Return a connection to the writer, without waiting for one; None if there is none.
+
+        Args:
+            listener: what `listen` has returned.
+            place: its place.
+            knocking: who has connected and not yet said who it is; it is changed.
 
         Raises:
-            OSError: there is none.
+            OSError: no connection can be taken.
         """
 
     def end(self, connection: socket.socket, timeout_s: float) -> None:
@@ -72,7 +102,7 @@ class UnixPlaces:
         listener.listen(1)
         return listener
 
-    def connect(self, place: Path) -> socket.socket:
+    def connect(self, place: Path, is_alive: Callable[[], bool]) -> socket.socket:
         endpoint = socket.socket(socket.AF_UNIX)
         try:
             endpoint.setblocking(False)  # where others have filled its queue of connections, connecting would wait
@@ -83,7 +113,7 @@ class UnixPlaces:
             raise
         return endpoint
 
-    def accept(self, listener: socket.socket, place: Path) -> socket.socket | None:
+    def accept(self, listener: socket.socket, place: Path, knocking: list[Knocking]) -> socket.socket | None:
         return listener.accept()[0]
 
     def end(self, connection: socket.socket, timeout_s: float) -> None:
@@ -109,10 +139,12 @@ class TcpPlaces:
         unfinished.rename(place)
         return listener
 
-    def connect(self, place: Path) -> socket.socket:
+    def connect(self, place: Path, is_alive: Callable[[], bool]) -> socket.socket:
         host, port, secret = _read(place)
-        endpoint = socket.create_connection((host, port), _HELLO_S)
+        endpoint = socket.create_connection((host, port), _CONNECT_S)
         try:
+            if not is_alive():  # then the port may have been another program's; else it was the reader's all the time
+                raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
             _prepare(endpoint)
             endpoint.sendall(secret)
             endpoint.settimeout(None)
@@ -121,20 +153,22 @@ class TcpPlaces:
             raise
         return endpoint
 
-    def accept(self, listener: socket.socket, place: Path) -> socket.socket | None:
-        connection = listener.accept()[0]
-        try:
-            _prepare(connection)
-            connection.settimeout(_HELLO_S)
-            said = connection.recv(_SECRET_BYTES, socket.MSG_WAITALL)
-            if hmac.compare_digest(said, _read(place)[2]):
-                return connection
-        except TimeoutError:
-            pass
-        except OSError:
-            connection.close()
-            raise
-        connection.close()
+    def accept(self, listener: socket.socket, place: Path, knocking: list[Knocking]) -> socket.socket | None:
+        listener.setblocking(False)
+        with suppress(BlockingIOError):
+            for _ in range(_MOST_KNOCKING):
+                knocking.append(Knocking(listener.accept()[0]))  # noqa: PERF401 # until there is none
+        secret = _read(place)[2]
+        for each in list(knocking):
+            if each.listen():
+                knocking.remove(each)
+                if hmac.compare_digest(each.said, secret):
+                    _prepare(each.connection)
+                    each.connection.setblocking(True)
+                    return each.connection
+                each.connection.close()
+        while len(knocking) > _MOST_KNOCKING:
+            knocking.pop(0).connection.close()
         return None
 
     def end(self, connection: socket.socket, timeout_s: float) -> None:

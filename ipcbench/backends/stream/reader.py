@@ -19,7 +19,7 @@ from ipcbench.backends.stream.endpoint import (
     wait_ready,
     way_of_waiting,
 )
-from ipcbench.backends.stream.places import Places
+from ipcbench.backends.stream.places import Knocking, Places
 from ipcbench.errors import (
     EndOfStream,
     EndpointClosed,
@@ -69,6 +69,7 @@ class StreamReader(StreamEndpoint, Reader):
         doorbell.close()
         self._listening, self._looking = True, self._socket
         self._watch: Watch | None = None
+        self._knocking: list[Knocking] = []
         self._buffer = bytearray(_CHUNK_BYTES)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -90,7 +91,7 @@ class StreamReader(StreamEndpoint, Reader):
         return self._view[start:stop]
 
     def fileno(self) -> int | None:
-        if self._failure is not None:
+        if isinstance(self._failure, EndpointClosed):
             raise self._failure.with_traceback(None)
         if self._watch is None:
             with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
@@ -173,15 +174,16 @@ class StreamReader(StreamEndpoint, Reader):
 
     def _accept(self, deadline: int | None) -> None:
         """Wait for the writer's connection."""
+        is_first = True
         while self._listening:
-            slice_end = now_ns() + CHECK_NS
-            if wait_ready([self._socket], select.POLLIN, slice_end if deadline is None else min(slice_end, deadline)):
-                uninterrupted(self._take_connection)
-                continue
-            if self._liveness.is_check_due():
+            if not is_first and self._liveness.is_check_due():
                 self._check_writer()
-            if deadline is not None and now_ns() >= deadline:
+            if not is_first and deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"the writer of channel {self._channel.name!r} has not written yet")
+            is_first, slice_end = False, now_ns() + CHECK_NS
+            sockets = [self._socket, *(each.connection for each in self._knocking)]
+            if wait_ready(sockets, select.POLLIN, slice_end if deadline is None else min(slice_end, deadline)):
+                uninterrupted(self._take_connection)
 
     def _take_connection(self) -> None:
         with as_transport_errors(f"cannot connect to the writer of channel {self._channel.name!r}"), no_fork():
@@ -190,12 +192,15 @@ class StreamReader(StreamEndpoint, Reader):
             listener = self._socket
             looking = listener.dup()  # before there is a connection, whose end would be a death to the writer
             try:
-                connection = self._places.accept(listener, self._place)
+                connection = self._places.accept(listener, self._place, self._knocking)
             except OSError:
                 looking.close()
                 raise
-            if connection is None:  # somebody else's
+            if connection is None:  # it has not said who it is, or was somebody else
                 looking.close()
+                if self._watch is not None:
+                    for each in self._knocking:
+                        self._watch.add(each.connection)
                 return
             os.dup2(connection.fileno(), looking.fileno(), inheritable=False)
             poller = select.poll()  # kept, since making one costs as much as the wait
@@ -205,8 +210,14 @@ class StreamReader(StreamEndpoint, Reader):
             looking.setblocking(False)
             self._socket, self._looking, self._listening = connection, looking, False
             listener.close()
+            self._forget_knocking()
             if self._watch is not None:
                 self._watch.add(connection)
+
+    def _forget_knocking(self) -> None:
+        for each in self._knocking:
+            each.connection.close()
+        self._knocking.clear()
 
     def _check_writer(self) -> None:
         if self._liveness.note_of("writer") == "unused":
@@ -225,12 +236,15 @@ class StreamReader(StreamEndpoint, Reader):
         self._start = self._end = 0
         self._socket.close()
         self._looking.close()
+        self._forget_knocking()
         if self._watch is not None:
             self._watch.close()
         self._liveness.release()
 
     def _close(self) -> None:
         try:
+            with contextlib.suppress(OSError):
+                self._place.unlink(missing_ok=True)
             self._liveness.leave_note()
             with contextlib.suppress(TransportError):  # the channel was destroyed before
                 _ring(self._liveness.directory)

@@ -29,7 +29,7 @@ from ipcbench.errors import (
 from ipcbench.sync.directory import channel_file
 from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS, Liveness
-from ipcbench.sync.locks import reader_roles
+from ipcbench.sync.locks import is_held, reader_roles
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns
 from ipcbench.util.files import advice_on
@@ -84,6 +84,10 @@ class StreamWriter(StreamEndpoint, Writer):
             if not isinstance(error, TransportError) or is_of_handler(error):
                 self._break(error)
             raise
+
+    def _require_open(self) -> None:
+        if isinstance(self._failure, EndpointClosed):
+            raise self._failure.with_traceback(None)
 
     def _break(self, error: BaseException) -> None:
         """Write no more: after an exception of a signal handler, nobody knows what was sent, or who is connected."""
@@ -219,7 +223,7 @@ class StreamWriter(StreamEndpoint, Writer):
         if not self._liveness.is_current():  # who listens there is a reader of a later channel
             return False
         try:
-            endpoint = self._places.connect(channel_file(self._address, role))
+            endpoint = self._places.connect(channel_file(self._address, role), lambda: self._is_alive(role))
         except OSError as error:  # it does not listen yet, or no longer, or cannot take more connections now
             if error.errno not in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
                 return False
@@ -228,6 +232,9 @@ class StreamWriter(StreamEndpoint, Writer):
         self._sockets.append(endpoint)
         self._connections.append(Connection(role, endpoint))
         return True
+
+    def _is_alive(self, role: str) -> bool:
+        return is_held(self._liveness.directory, role) and self._liveness.note_of(role) is None
 
     def _check_awaited(self) -> None:
         self._awaited = [role for role in self._awaited if self._liveness.note_of(role) is None]

@@ -50,6 +50,7 @@ from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.directory import (
     SEPARATOR,
+    as_transport_errors,
     channel_directory,
     channel_file,
     channel_token,
@@ -60,6 +61,7 @@ from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import reader_role, reader_roles
 from ipcbench.sync.ownership import Owned
+from ipcbench.sync.wait import Watch
 from ipcbench.util.clock import deadline_ns, now_ns
 
 if absence is None:
@@ -128,6 +130,10 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
                 raise
             raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
         self._room -= 1
+
+    def _require_open(self) -> None:
+        if isinstance(self._failure, EndpointClosed):
+            raise self._failure.with_traceback(None)
 
     def _make_room(self, deadline: int | None) -> None:
         """Wait until all readers are connected and none is too far behind; after a loss or `close`, raise its error."""
@@ -260,6 +266,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._recv: Callable[..., Any] = super(zmq.Socket, pair.socket).recv
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
+        self._watch: Watch | None = None
         self._reads = False  # whether a thread is in `read`
         self._waits = False  # whether it waits outside of libzmq, where an interrupt loses nothing
         self.opened()
@@ -299,8 +306,14 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             self._reads = self._waits = False
 
     def fileno(self) -> int:
-        self._refuse()
-        return int(self._pair.socket.get(zmq.FD))
+        if self.closed:
+            raise self._closed_here()
+        if self._watch is None:
+            with as_transport_errors(f"cannot wait for channel {self._pair.channel.name!r}"):
+                self._watch = Watch()
+            if self._failure is None:
+                self._watch.add(int(self._pair.socket.get(zmq.FD)))  # which libzmq closes at the end of the stream
+        return self._watch.fileno()
 
     def _await(self, timeout_s: float | None) -> Any:
         """Wait for a message outside of libzmq, and return it."""
@@ -345,6 +358,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._is_released = True
         self._pair.let_go()
         self._failure, self._recv = self._closed_here(), self._refuse
+        self._stop_watching()
 
     def _closed_here(self) -> EndpointClosed:
         return EndpointClosed(f"this reader of {self._pair.channel.name!r} is closed")
@@ -360,6 +374,12 @@ class _ZmqReader(_ZmqEndpoint, Reader):
                 raise TransportError(f"this reader of {self._pair.channel.name!r} is in use by another thread")
             select.select([], [], [], 0.001)
         super().close()
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+            self._watch = None
 
     def _close(self) -> None:
         try:

@@ -18,7 +18,7 @@
 
 #include "ring.h"
 
-enum { CONTRACT = 5 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
+enum { CONTRACT = 6 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
 
 enum { LARGE_BYTES = 1 << 18 }; /* copying this takes longer than to let go of the GIL and to take it again */
 
@@ -39,6 +39,7 @@ static PyObject *await_room_name, *too_large_name, *ring_sleepers_name, *ring_wr
 typedef struct {
     PyObject_HEAD
     bool in_use; /* a message is being copied without the GIL */
+    char waits;  /* whether a call waits, and a signal handler may run */
     Py_buffer view;
     PyObject *memory;
 } Endpoint;
@@ -90,8 +91,12 @@ static bool find_arguments(const char *function, PyObject *first_name, PyObject 
     for (Py_ssize_t i = 0; i < count; i++) *found[i] = args[i];
     for (Py_ssize_t i = 0; named != NULL && i < PyTuple_GET_SIZE(named); i++) {
         PyObject *name = PyTuple_GET_ITEM(named, i);
-        if (PyUnicode_CompareWithASCIIString(name, "timeout_s") == 0) *timeout = args[count + i];
-        else if (first_name != NULL && PyUnicode_Compare(name, first_name) == 0) *first = args[count + i];
+        const bool is_timeout = PyUnicode_CompareWithASCIIString(name, "timeout_s") == 0;
+        const bool is_first = first_name != NULL && PyUnicode_Compare(name, first_name) == 0;
+        if ((is_timeout && count == places) || (is_first && count > 0))
+            return PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument %R", function, name), false;
+        if (is_timeout) *timeout = args[count + i];
+        else if (is_first) *first = args[count + i];
         else return PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument %R", function, name), false;
     }
     if (first_name != NULL && *first == NULL) return PyErr_Format(PyExc_TypeError, "%s() needs %U", function, first_name), false;
@@ -202,6 +207,8 @@ static bool put(RingWriter *self, PyObject *message, PyObject *timeout) {
             return done;
         }
         PyBuffer_Release(&view);
+    } else if (!PyErr_ExceptionMatches(PyExc_TypeError) && !PyErr_ExceptionMatches(PyExc_BufferError)) {
+        return false; /* of a signal handler, for one */
     }
     PyErr_Clear();
     if ((plain = PyObject_CallOneArg(bytes_of, message)) == NULL) return false;
@@ -213,12 +220,16 @@ static bool put(RingWriter *self, PyObject *message, PyObject *timeout) {
     return done;
 }
 
+static void give_up_reserved(RingWriter *self);
+
 /* write(message, timeout_s=None) */
 static PyObject *writer_write(RingWriter *self, PyObject *const *args, Py_ssize_t count, PyObject *named) {
     PyObject *message = NULL, *timeout = Py_None;
     if (self->out.ring.count == 0) return not_opened();
     if (!find_arguments("write", message_name, args, count, named, &message, &timeout)) return NULL;
-    if (!put(self, message, timeout) || !wake(self)) return NULL;
+    const bool done = put(self, message, timeout);
+    give_up_reserved(self);
+    if (!done || !wake(self)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -237,6 +248,8 @@ static PyObject *writer_write_many(RingWriter *self, PyObject *const *args, Py_s
         written++;
     }
     Py_DECREF(messages);
+    give_up_reserved(self);
+    if (written == 0 && PyErr_Occurred() == NULL && self->out.ring.bytes == NULL) return await_room(self, 0, Py_None), NULL;
     if (PyErr_Occurred() != NULL) {
         PyObject *kind, *error, *trace;
         PyErr_Fetch(&kind, &error, &trace);
@@ -310,13 +323,14 @@ static PyObject *writer_commit(RingWriter *self, PyObject *const *args, Py_ssize
     PyObject *size = Py_None, *timeout = Py_None; /* for which there is no need: there is room */
     if (out->ring.count == 0) return not_opened();
     if (!find_arguments("commit", size_name, args, count, named, &size, &timeout)) return NULL;
+    int64_t size_bytes = size == Py_None ? 0 : size_of(size); /* first: it may run any code */
+    if (size_bytes < 0) return NULL;
     if (self->reserved == NULL || out->ring.bytes == NULL || self->found_number != out->ring.sequence) {
         give_up_reserved(self);
         PyObject *itself[] = {(PyObject *)self};
         return PyObject_VectorcallMethod(nothing_reserved_name, itself, 1, NULL);
     }
-    const int64_t size_bytes = size == Py_None ? self->found.size_bytes : size_of(size);
-    if (size_bytes < 0) return NULL;
+    if (size == Py_None) size_bytes = self->found.size_bytes;
     if (size_bytes > self->found.size_bytes) {
         PyObject *itself[] = {(PyObject *)self, size, self->reserved};
         return PyObject_VectorcallMethod(too_much_name, itself, 3, NULL);
@@ -424,7 +438,9 @@ static int doze(RingReader *self, int64_t ns) {
         Py_END_ALLOW_THREADS
         self->endpoint.in_use = false;
         came = ring_has_message(ring);
+        self->endpoint.waits = true;
         if (interrupted && !came && PyErr_CheckSignals() < 0) came = -1;
+        self->endpoint.waits = false;
         if (came != 0 || ring->bytes == NULL || ring_is_ended(ring) || now_ns() >= end_ns) break;
     }
     if (ring->bytes != NULL) ring_set_awake(ring, self->sleep_byte);
@@ -515,7 +531,9 @@ static PyObject *reader_read(RingReader *self, PyObject *const *args, Py_ssize_t
     if (!find_arguments("read", NULL, args, count, named, NULL, &timeout)) return NULL;
     if (!finish(self)) return NULL;
     if ((in->ring.bytes == NULL || !ring_has_message(&in->ring)) && !await_message(self, timeout)) return NULL;
-    if ((view = view_of_message(self, 0)) != NULL) in->ring.sequence++;
+    if ((view = view_of_message(self, 0)) == NULL) return NULL;
+    if (PyErr_CheckSignals() < 0) return Py_DECREF(view), NULL; /* the next call returns the message */
+    in->ring.sequence++;
     return view;
 }
 
@@ -542,6 +560,7 @@ static PyObject *reader_read_many(RingReader *self, PyObject *const *args, Py_ss
         Py_DECREF(view);
         next.sequence++;
     } while (PyList_GET_SIZE(views) < limit && ring_has_message(&next));
+    if (PyErr_CheckSignals() < 0) return Py_DECREF(views), NULL;
     in->ring.sequence = next.sequence;
     return views;
 }
@@ -649,6 +668,7 @@ static PyTypeObject writer_type = {
 };
 
 static PyMemberDef reader_members[] = {
+    {"_waits_in_c", T_BOOL, offsetof(Endpoint, waits), READONLY, NULL},
     {"_dozes", T_BOOL, offsetof(RingReader, dozes), 0, NULL},
     {"_dozes_count", T_ULONGLONG, offsetof(RingReader, dozes_count), READONLY, NULL},
     {"_known_dozes_count", T_ULONGLONG, offsetof(RingReader, known_dozes_count), READONLY, NULL},

@@ -95,7 +95,7 @@ static inline bool ring_find_place(RingOut *self, int64_t size_bytes, Place *pla
     if (begin + bytes > self->end_of_room) {
         const uint64_t consumed = ring_slowest(self);
         if (consumed >= ring->sequence) { /* all of it is free: begin where the cache may still hold it */
-            begin = (begin + arena - 1) / arena * arena;
+            begin = self->next_place = (begin + arena - 1) / arena * arena; /* also if it is given up: nothing is there */
             self->end_of_room = begin + arena;
         } else {
             self->end_of_room = ring_end_of_room(self, consumed);
