@@ -330,6 +330,6 @@ def test_a_size_that_is_no_int_may_run_any_code(kind: str) -> None:
 
         for act in (lambda: writer.write(b"other"), lambda: writer.reserve(2), writer.close):
             writer.reserve(5)
-            with suppress(TransportError, ValueError):  # nothing is reserved any more
+            with suppress(TransportError, ConfigError, ValueError):  # nothing is reserved any more, or not as much
                 writer.commit(Size(act))
         assert reader.read(0) == b"other"
