@@ -18,6 +18,7 @@ from ipcbench.backends.shm import ring
 from ipcbench.backends.shm.backend import Shm
 from ipcbench.backends.shm.mapping import RING_BYTES, Layout, Mapping
 from ipcbench.errors import (
+    ConfigError,
     EndOfStream,
     EndpointClosed,
     MessageTooLarge,
