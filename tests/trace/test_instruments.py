@@ -972,6 +972,31 @@ def test_no_descriptor_of_the_program_is_closed_or_kept(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr, done.stdout) == (0, "", plain.stdout)
 
 
+def test_a_thread_that_ends_in_a_full_folder_leaves_nothing_that_breaks(tmp_path: Path) -> None:
+    """What it recorded into becomes garbage in a cycle, while the collector may come at any moment."""
+    code = """
+import gc, threading
+from multiprocessing import Pipe
+
+here, there = Pipe()
+
+def use(count):
+    for number in range(count):
+        here.send(number), there.recv()
+
+for _ in range(3):
+    thread = threading.Thread(target=use, args=(3000,))
+    thread.start()
+    thread.join()
+    use(1)
+    rubbish = [[number] for number in range(100_000)]
+    gc.collect()
+print("end")
+"""
+    done = run(tmp_path, code, "--max-bytes", "200KiB")
+    assert (done.returncode, done.stdout) == (0, "end\n"), done.stderr
+
+
 REFUSING = {
     "audit": "def hook(event, _):\n    if event == 'open': raise RuntimeError('refused')\nsys.addaudithook(hook)",
     "import": "def refuse(*_, **__): raise RuntimeError('refused')\nbuiltins.__import__ = refuse",

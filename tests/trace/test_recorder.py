@@ -21,7 +21,9 @@ from ipcbench.trace.readers.batch import Notes
 from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.record import histograms as histogram_files
 from ipcbench.trace.record.budget import Costs, Governor
+from ipcbench.trace.record.context import unpack_context
 from ipcbench.trace.record.recorder import STATE, _Unresolved
+from ipcbench.util.clock import now_ns
 from tests.trace.made import record, rpc
 from tests.trace.reading import calls_count, check_whole, histograms, in_threads, records, run_program
 
@@ -433,3 +435,18 @@ def test_trace_ids_in_every_form() -> None:
 def test_recording_loads_the_standard_library_only() -> None:
     code = "import sys; from ipcbench import trace; trace.start('/dev/null/x'); print(*sys.modules)"
     assert not {"numpy", "click", "zmq", "msgpack"} & set(run_program(code).split())
+
+
+@pytest.mark.parametrize("options", [{"sample": 1_000_000}, {"budget": 1e-9}])
+def test_a_call_without_a_record_says_when_it_was_sent(tmp_path: Path, options: dict[str, Any]) -> None:
+    """So that its server knows how long it waited, although neither has a record of it."""
+    recorder = trace.start(tmp_path, **options)
+    contexts = []
+    for _ in range(50):
+        with recorder.call("m") as call:
+            contexts.append(unpack_context(call.context()))
+    *_, last = contexts
+    assert last is not None
+    assert (last.sampled, last.span) == (False, 0)
+    assert 0 < last.sent_ns <= now_ns()
+    assert last.boot == recorder._files.boot

@@ -11,7 +11,7 @@ from ipcbench.render.charts import shown_name
 from ipcbench.render.page import Badge, Headline, render_page
 from ipcbench.render.table import Table
 from ipcbench.trace.page.charts import chart_groups, stage_times
-from ipcbench.trace.page.sample import Sample, callers, draw
+from ipcbench.trace.page.sample import MethodSample, Sample, callers, draw
 from ipcbench.trace.page.words import word
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.report import render
@@ -87,12 +87,15 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
 def verdict(report: Report, sample: Sample, language: Language) -> Headline:
     """Return where the time of the calls goes, and what saves most of it. A call known from both sides counts once."""
     methods = callers(sample.methods)
-    total_ns = sum(method.sums.total_ns for method in methods)
+    times_ns = _times_ns(report, methods)
+    total_ns = sum(times_ns.values())
     calls = f"{_calls_count(sample):,}"
     if total_ns <= 0:
         return Headline(word("verdict untimed", language, calls=calls))
-    longest = max(methods, key=lambda method: method.sums.total_ns)
-    share, total = format_percent(longest.sums.total_ns / total_ns), format_duration_ns(total_ns)
+    longest = max(methods, key=lambda method: times_ns[method.role, method.name])
+    is_estimate = any(method.sums.untimed_count for method in methods)
+    share = format_percent(times_ns[longest.role, longest.name] / total_ns)
+    total = ("≈ " if is_estimate else "") + format_duration_ns(total_ns)
     name = shown_name(localized(longest.name, language))
     lead = word("verdict", language, calls=calls, total=total, share=share, method=name)
     times = stage_times(longest, language)
@@ -106,6 +109,16 @@ def verdict(report: Report, sample: Sample, language: Language) -> Headline:
         parts.append(word("verdict none", language))
     several = len(longest.sums.stage_ns) > 1
     return Headline(lead + ("" if language == "zh" else " ") + " ".join(parts[0 if several else 1 :]))
+
+
+def _times_ns(report: Report, methods: Sequence[MethodSample]) -> dict[tuple[int, str], float]:
+    """Return the time of all calls of each method, those that were only counted included."""
+    times_ns = {(method.role, method.name): 0.0 for method in methods}
+    for group in report.gathered.sums.groups:
+        for name, sums in group.methods.items():
+            if (group.segment.role, name) in times_ns:
+                times_ns[group.segment.role, name] += sums.total_ns
+    return times_ns
 
 
 def _calls_count(sample: Sample) -> int:

@@ -12,7 +12,8 @@ from weakref import ref
 
 from ipcbench.trace.buffers import describe
 from ipcbench.trace.format import CALL, EMPTY, FAILED, KEPT, MARKER, OVERRUN, OWN_TRACE, PACK_HEAD, PACKERS
-from ipcbench.trace.record.context import MAGIC, NO_CONTEXT, SAMPLED, VERSION, Context, pack_context
+from ipcbench.trace.record.context import MAGIC, SAMPLED, VERSION, Context, pack_context
+from ipcbench.trace.record.files import BOOT
 from ipcbench.trace.record.hot import HotCall, HotNoOp
 from ipcbench.trace.record.thread_recorder import CallSite
 from ipcbench.trace.schema import SERVER, Schema
@@ -34,10 +35,10 @@ class Call(HotCall):
         """Return the 40 bytes that travel with the request, stamped now; ask for them just before sending.
 
         The record then has a trace id and a span id, by which the server's record is joined to it. The context of a
-        call that is not recorded asks the server for no record either.
+        call that is not recorded asks the server for no record either; how long it waits there is known all the same.
         """
         if not self._recorded:
-            return NO_CONTEXT
+            return pack_context(MAGIC, VERSION, 0, self._call_site.thread.boot, 0, 0, 0, now_ns())
         thread = self._call_site.thread
         if not self._span:
             self._span = next(thread.spans)
@@ -182,7 +183,7 @@ class NoOpCall(HotNoOp, Call):
 
     def context(self) -> bytes:
         """Return a context that asks for no record."""
-        return NO_CONTEXT
+        return pack_context(MAGIC, VERSION, 0, BOOT, 0, 0, 0, now_ns())
 
     def _ignore(self, *args: object, **kwargs: object) -> None:
         """Do nothing."""

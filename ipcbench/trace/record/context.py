@@ -36,9 +36,6 @@ pack_context = _STRUCT.pack
 """magic, version, flags, boot, trace id (high, low), span id, sent_ns → 40 bytes."""
 _unpack_context = _STRUCT.unpack_from
 
-NO_CONTEXT: Final = pack_context(MAGIC, VERSION, 0, 0, 0, 0, 0, 0)
-"""The context of a call that is not recorded: the other side need not record it either."""
-
 NO_DECISION: Final = pack_context(MAGIC, VERSION, UNDECIDED, 0, 0, 0, 0, 0)
 """The context of a process that does not trace."""
 

@@ -74,6 +74,8 @@ def _boot_id() -> str:
 
 # Found out at import, before the program runs, which may forbid or replace what that takes.
 _HOST, _BOOT = socket.gethostname(), _boot_id()
+BOOT = crc32(_BOOT.encode()) or 1
+"""Identifies the clock, as contexts do."""
 _FILE_HOST = re.sub(r"[^A-Za-z0-9.]", "_", _HOST)[:40] or "host"
 
 
@@ -131,7 +133,7 @@ class TraceFiles:
         self.closed = False
         self.problem = ""
         self._boot = _BOOT
-        self.boot = crc32(_BOOT.encode()) or 1
+        self.boot = BOOT
 
     def new_segment(self, thread: ThreadFiles, full_bytes: int) -> SegmentWriter | None:
         """Make a thread's next segment after a full one of `full_bytes`; None if it cannot be made."""

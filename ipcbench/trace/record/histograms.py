@@ -5,7 +5,7 @@ They are in a mapped file. A call is in a record or in a histogram, never in bot
 
 from __future__ import annotations
 
-from mmap import ALLOCATIONGRANULARITY
+import mmap
 from os import O_CLOEXEC, O_CREAT, O_EXCL, close
 from os import open as open_file
 from pathlib import Path
@@ -13,9 +13,9 @@ from typing import Any
 
 from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_BYTES, HISTOGRAMS_MAGIC, pack_header
 from ipcbench.trace.record.hot import HotHistograms
-from ipcbench.trace.record.mapped import extend_file, unmap
+from ipcbench.trace.record.mapped import extend_file
 
-BLOCK_BYTES = -(-HISTOGRAMS_BYTES // ALLOCATIONGRANULARITY) * ALLOCATIONGRANULARITY
+BLOCK_BYTES = -(-HISTOGRAMS_BYTES // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
 
 
 class HistogramsFile:
@@ -32,7 +32,7 @@ class HistogramsFile:
         self._path = path
         self._count = 0
 
-    def new_block(self, facts: dict[str, Any]) -> memoryview:
+    def new_block(self, facts: dict[str, Any]) -> mmap.mmap:
         """Return a new block of zeros after a header of `facts`.
 
         Raises:
@@ -49,7 +49,7 @@ class MethodHistograms(HotHistograms):
 
     __slots__ = ("_is_closed",)
 
-    def __init__(self, buffer: memoryview | bytearray) -> None:
+    def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         super().__init__(buffer)
         self._is_closed = False
 
@@ -60,8 +60,8 @@ class MethodHistograms(HotHistograms):
         self._is_closed = True
         self.put()
         self.release()
-        if isinstance(self.buffer, memoryview):
-            unmap(self.buffer)
+        if isinstance(self.buffer, mmap.mmap):
+            self.buffer.close()
 
 
 class _Spare(MethodHistograms):

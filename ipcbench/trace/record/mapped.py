@@ -1,8 +1,9 @@
 """Files mapped into memory, without a descriptor.
 
 Python's own `mmap` keeps one until it is closed. A program may close all descriptors meanwhile, as daemons do, and open
-its own: their numbers must not be closed in its place. Functions of the system are bound here once, whatever the
-program puts into the place of those of `os` later.
+its own: their numbers must not be closed in its place. So an anonymous mapping is made, which has none, and the file is
+put into its place. Functions of the system are bound here once, whatever the program puts into the place of those of
+`os` later.
 """
 
 from __future__ import annotations
@@ -18,18 +19,17 @@ from typing import Any
 ctypes: Any
 try:
     import ctypes
-except ImportError:  # an isolated interpreter of Python 3.12 has none: `mmap` it is
+except ImportError:  # an isolated interpreter of Python 3.12 has none: the descriptor is kept
     ctypes = None
 else:
-    _LIBC = ctypes.CDLL(None, use_errno=True)
-    _MMAP, _MUNMAP = _LIBC.mmap, _LIBC.munmap
+    _MMAP = ctypes.CDLL(None, use_errno=True).mmap
     _MMAP.restype = ctypes.c_void_p
     _MMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_ssize_t]
-    _MUNMAP.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    _FAILED = ctypes.c_void_p(-1).value
+
+_MAP_FIXED = 0x10
 
 
-def make_file(path: Path, size_bytes: int) -> memoryview:
+def make_file(path: Path, size_bytes: int) -> mmap.mmap:
     """Make a file, and return its bytes, all of them allocated.
 
     Raises:
@@ -45,7 +45,7 @@ def make_file(path: Path, size_bytes: int) -> memoryview:
         close(descriptor)
 
 
-def extend_file(path: Path, offset: int, size_bytes: int) -> memoryview:
+def extend_file(path: Path, offset: int, size_bytes: int) -> mmap.mmap:
     """Return the bytes of a part of a file, allocated before they are mapped.
 
     Raises:
@@ -58,32 +58,18 @@ def extend_file(path: Path, offset: int, size_bytes: int) -> memoryview:
         close(descriptor)
 
 
-def _mapped(descriptor: int, offset: int, size_bytes: int) -> memoryview:
+def _mapped(descriptor: int, offset: int, size_bytes: int) -> mmap.mmap:
     if sys.platform == "linux":
         posix_fallocate(descriptor, offset, size_bytes)
     else:
         pwrite(descriptor, bytes(size_bytes), offset)
     if ctypes is None:
-        return memoryview(mmap.mmap(descriptor, size_bytes, offset=offset))
-    address = _MMAP(None, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, descriptor, offset)
-    if address == _FAILED:
+        return mmap.mmap(descriptor, size_bytes, offset=offset)
+    memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    how = mmap.MAP_SHARED | _MAP_FIXED
+    if _MMAP(address, size_bytes, mmap.PROT_READ | mmap.PROT_WRITE, how, descriptor, offset) != address:
         number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return memoryview((ctypes.c_char * size_bytes).from_address(address)).cast("B")
-
-
-def unmap(view: memoryview) -> bool:
-    """Unmap what a function here has returned; return whether it was mapped until now. Nobody may use it any more.
-
-    What is never given back stays mapped: while an interpreter ends, calls may come after all else.
-    """
-    try:
-        size_bytes, memory = view.nbytes, view.obj
-    except ValueError:  # it is released
-        return False
-    view.release()
-    if isinstance(memory, mmap.mmap):
         memory.close()
-    else:
-        _MUNMAP(ctypes.addressof(memory), size_bytes)
-    return True
+        raise OSError(number, os.strerror(number))
+    return memory

@@ -6,13 +6,14 @@ with a signal (SIGBUS).
 
 from __future__ import annotations
 
+import mmap
 from os import truncate
 from pathlib import Path
 from typing import Any
 
 from ipcbench.trace.format import HEADER_BYTES, RECORD_BYTES, SEGMENT_MAGIC, pack_header
 from ipcbench.trace.record.hot import Slots
-from ipcbench.trace.record.mapped import make_file, unmap
+from ipcbench.trace.record.mapped import make_file
 
 
 class SegmentWriter(Slots):
@@ -20,7 +21,7 @@ class SegmentWriter(Slots):
 
     __slots__ = ("path",)
 
-    def __init__(self, path: Path, buffer: memoryview | bytearray) -> None:
+    def __init__(self, path: Path, buffer: mmap.mmap | bytearray) -> None:
         super().__init__(buffer)
         self.path = path
 
@@ -32,7 +33,8 @@ class SegmentWriter(Slots):
         """
         used = min(self.take(), self.limit)
         self.release()
-        if isinstance(self.buffer, memoryview) and unmap(self.buffer):
+        if isinstance(self.buffer, mmap.mmap):
+            self.buffer.close()
             truncate(self.path, used)
 
 

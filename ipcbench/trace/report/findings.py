@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -57,10 +57,19 @@ def findings(groups: list[GroupSums], notes: Notes, rules: str) -> list[TraceFin
     else:
         least_ns = LEAST_STAKE_RATIO * sum(group.total_ns for group in groups)
         large = [group for group in groups if group.total_ns >= least_ns]
-        found = [finding for group in large for rule in _RULES for finding in rule(group)]
+        found = [_bounded(finding, group) for group in large for rule in _RULES for finding in rule(group)]
         found += [finding for group in groups for finding in _r12_failed(group)]
         found += [*_r11_cost(large, notes), *_notes_rules(groups, notes)]
     return sorted(found, key=lambda finding: -(finding.gain_ns or 0.0))
+
+
+_MOST_ERROR_RATIO = 0.5
+"""Of an estimated total on which a bound may still be built."""
+
+
+def _bounded(finding: TraceFinding, group: GroupSums) -> TraceFinding:
+    """Return the finding, without a bound on the gain where nobody knows how long the calls took."""
+    return finding if group.total_error_ratio <= _MOST_ERROR_RATIO else replace(finding, gain_ns=None)
 
 
 Sums: TypeAlias = GroupSums | MethodSums
@@ -228,8 +237,8 @@ def _r7_queueing(group: GroupSums) -> Iterator[TraceFinding]:
         return
     share = split.queue_ns / split.total_ns
     if share >= 0.10:
-        scale = group.timed_count / split.joined_count
-        busy = split.server_ns * scale / 1e9 / split.span_s if split.span_s > 0 else 0.0
+        scale = group.calls_count / split.joined_count
+        busy = min(1.0, split.server_ns * scale / 1e9 / split.span_s) if split.span_s > 0 else 0.0
         values = {"share": share, "queue_ns": split.queue_ns / split.joined_count, "growth": split.growth_ratio,
                   "busy": busy, "threshold": 0.10}  # fmt: skip
         yield TraceFinding("R7", group.segment.name, values, share * group.total_ns)

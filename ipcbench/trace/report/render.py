@@ -84,12 +84,14 @@ def _moved(sums: MethodSums) -> str:
 
 
 def _total(sums: MethodSums | GroupSums) -> str:
-    """Return the total time in ms; an estimate, with how far it may be off, where some calls were only counted."""
+    """Return the total time in ms; an estimate, with how far it may be off, where some calls were only counted; and the
+    time of the others, where too few records stand for them.
+    """
     text = format_ms(sums.total_ns)
     if sums.calls_count == sums.timed_count:
         return text
     error = sums.total_error_ratio
-    return f"≈ {text}" + (f" ± {format_ms(error * sums.total_ns)}" if math.isfinite(error) else "")
+    return f"≈ {text} ± {format_ms(error * sums.total_ns)}" if math.isfinite(error) else f"≥ {format_ms(sums.timed_ns)}"
 
 
 def _method_table(group: GroupSums, language: Language) -> Table:

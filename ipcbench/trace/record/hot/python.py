@@ -7,6 +7,7 @@ subclasses.
 from __future__ import annotations
 
 import itertools
+import mmap
 import threading
 from collections.abc import Callable
 from operator import index
@@ -53,7 +54,7 @@ class Slots:
 
     take: Callable[[], int]
 
-    def __init__(self, buffer: memoryview | bytearray) -> None:
+    def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         self.buffer = buffer
         self.limit = len(buffer)
         self.take = itertools.count(HEADER_BYTES, RECORD_BYTES).__next__
@@ -68,7 +69,7 @@ class HotHistograms:
 
     __slots__ = ("_cells", "_stage_ns", "_sums", "_sums_at", "buffer")
 
-    def __init__(self, buffer: memoryview | bytearray) -> None:
+    def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         self.buffer = buffer
         self._cells: memoryview[int] = memoryview(buffer)[HEADER_BYTES:HISTOGRAMS_BYTES].cast("Q")
         self._sums_at = _SUMS_AT[0]
