@@ -13,6 +13,7 @@ from ipcbench.patterns.fan_in import FanInReader
 from ipcbench.patterns.parts import addresses_of, create_parts, destroy_parts
 from ipcbench.patterns.queue import QueueReader, QueueWriter
 from ipcbench.spec import PATTERNS, ChannelSpec
+from ipcbench.sync.interrupts import whole
 
 Kind = TypeVar("Kind", bound=type[Backend])
 
@@ -21,6 +22,7 @@ def with_patterns(kind: Kind) -> Kind:
     """Let a class of backends offer all patterns, if its readers have descriptors; its own methods see broadcasts."""
     create, open_writer, open_reader, destroy = kind.create, kind.open_writer, kind.open_reader, kind.destroy
 
+    @whole  # a handler's exception waits until all channels are made, and then they are destroyed
     @wraps(create)
     def create_any(self: Backend, channel: ChannelSpec) -> Address:
         if channel.pattern == "broadcast":

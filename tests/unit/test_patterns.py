@@ -79,6 +79,8 @@ def test_endpoints_of_a_queue_close_for_good(name: str, channel_name: str) -> No
     writer, worker = backend.open_writer(address), backend.open_reader(address, 1)
     with pytest.raises(TransportError):
         backend.open_reader(address, 1)
+    with pytest.raises(TransportTimeout):
+        worker.read(0.5)  # with which it says that it is there
     writer.write(b"a", LIMIT_S)
     assert worker.read(LIMIT_S) == b"a"
     worker.close()

@@ -17,6 +17,7 @@ def stalled_workers_hold_little(fixture: Fixture) -> None:
     _need(fixture, "queue")
     for depth in (2, 3):
         with _opened(fixture, pattern="queue", readers=2, depth=depth) as channel:
+            channel.readers[0].play("read", timeout_s=_LITTLE_S)  # from then on the writer knows that it is there
             reading = channel.readers[1].start("read_all", timeout_s=PATIENCE_S, least=_COUNT - depth)
             _write(channel, _COUNT)
             got = len(reading.result(DEADLINE_S)["got"])
