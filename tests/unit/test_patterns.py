@@ -91,6 +91,8 @@ def test_endpoints_of_a_queue_close_for_good(name: str, channel_name: str) -> No
     with pytest.raises(TransportTimeout):  # the other one has not come
         writer.write(b"b", 0.2)
     with backend.open_reader(address, 0) as late:
+        with pytest.raises(TransportTimeout):
+            late.read(0.5)
         writer.write(b"c", LIMIT_S)
         assert late.read(LIMIT_S) == b"c"
         writer.close()

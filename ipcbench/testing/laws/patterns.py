@@ -69,6 +69,8 @@ def others_get_what_is_unfinished(fixture: Fixture) -> None:
     for way in ("close",) if fixture.inline else ("close", "kill"):
         with _opened(fixture, pattern="queue", readers=2, depth=4) as channel:
             leaving, staying = channel.readers
+            for worker in channel.readers:
+                worker.play("read", timeout_s=_LITTLE_S)  # from then on the writer knows that it is there
             _write(channel, 8)  # each has four
             if way == "kill":
                 leaving.kill()
