@@ -19,7 +19,11 @@ from weakref import WeakSet
 from ipcbench.errors import TransportError
 from ipcbench.sync.interrupts import no_fork, unforked, uninterrupted
 
-_CALLS = {"read": "read", "write": "write", "_await": "read", "_await_room": "write"}
+_CALLS = {
+    **{name: name for name in ("read", "read_many", "write", "write_many", "write_parts", "reserve", "commit")},
+    "_await": "read",
+    "_await_room": "write",
+}
 """Methods that are under way during a call, and the call; one in C has no frame of its own."""
 
 

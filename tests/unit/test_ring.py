@@ -334,3 +334,28 @@ def test_a_size_that_is_no_int_may_run_any_code(kind: str) -> None:
             with suppress(TransportError, ConfigError, ValueError):  # nothing is reserved any more, or not as much
                 writer.commit(Size(act))
         assert reader.read(0) == b"other"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("call", ["write", "write_parts", "reserve"])
+def test_a_handler_cannot_close_a_writer_that_waits_for_room(kind: str, call: str) -> None:
+    """A defect: what was reserved then lay in memory that was given back."""
+    said: list[str] = []
+
+    def close(*_: object) -> None:
+        try:
+            writer.close()
+        except TransportError as error:
+            said.append(str(error))
+
+    before = signal.signal(signal.SIGALRM, close)
+    with opened((kind, kind), 100, 2) as (writer, _):
+        for _ in range(2):
+            writer.write(b"full")
+        argument = {"write": b"a", "write_parts": [b"a"], "reserve": 10}[call]
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TransportTimeout):
+            getattr(writer, call)(argument, 0.5)
+    signal.signal(signal.SIGALRM, before)
+    assert len(said) == 1
+    assert "cannot close an endpoint" in said[0]

@@ -174,12 +174,12 @@ static bool put_bytes(RingWriter *self, const void *from, int64_t size_bytes, Py
     RingOut *out = &self->out;
     Place place;
     if (!find_room(self, size_bytes, timeout, &place)) return false;
-    if (size_bytes < LARGE_BYTES) {
-        memcpy(out->ring.bytes + place.payload, from, (size_t)size_bytes);
+    if (size_bytes < LARGE_BYTES) { /* of what is reserved, perhaps: then they may overlap */
+        memmove(out->ring.bytes + place.payload, from, (size_t)size_bytes);
     } else {
         self->endpoint.in_use = true;
         Py_BEGIN_ALLOW_THREADS
-        memcpy(out->ring.bytes + place.payload, from, (size_t)size_bytes);
+        memmove(out->ring.bytes + place.payload, from, (size_t)size_bytes);
         Py_END_ALLOW_THREADS
         self->endpoint.in_use = false;
     }
