@@ -80,6 +80,13 @@ class Run:
     """A/A controls: second measurements of a cell (`TrialSpec.twin`), used only to check the verdicts."""
     problems: tuple[str, ...]
     """Defects of the folder that did not prevent reading it, one line each."""
+    pattern_trials: tuple[TrialResult, ...] = ()
+    """Trials of queues and fan-in, in the order of execution; no other table, comparison or export shows them."""
+
+    @property
+    def all_trials(self) -> tuple[TrialResult, ...]:
+        """Return every trial of the run."""
+        return self.trials + self.controls + self.pattern_trials
 
     def samples(self, trial_id: int, endings: tuple[str, ...] = ("",)) -> dict[str, npt.NDArray[np.int64]]:
         """Read the columns of a trial: `writer.sent_ns`, `reader-0.latency_ns` …; empty if it has none. With `endings`,
@@ -88,7 +95,7 @@ class Run:
         Raises:
             StoreError: there is no such trial, or its file cannot be read.
         """
-        trial = next((trial for trial in (*self.trials, *self.controls) if trial.trial_id == trial_id), None)
+        trial = next((trial for trial in self.all_trials if trial.trial_id == trial_id), None)
         if trial is None:
             raise StoreError(f"{self.path}: there is no trial {trial_id}")
         if not trial.has_samples:
@@ -117,9 +124,10 @@ def load_run(path: Path) -> Run:
     return Run(
         path=path,
         info=info,
-        trials=tuple(trial for trial in trials if not trial.spec.twin),
+        trials=tuple(trial for trial in trials if not trial.spec.twin and trial.spec.pattern == "broadcast"),
         controls=tuple(trial for trial in trials if trial.spec.twin),
         problems=tuple(problems),
+        pattern_trials=tuple(trial for trial in trials if trial.spec.pattern != "broadcast"),
     )
 
 
