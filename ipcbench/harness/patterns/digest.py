@@ -55,11 +55,12 @@ class Receipts:
         numbers, intended, received = map(np.concatenate, parts)
         return cls(numbers, intended, received, taker)
 
-    def window(self, step: Step, *, by_writer: bool) -> PatternWindow:
+    def window(self, step: Step, batch: int, *, by_writer: bool) -> PatternWindow:
         """Return the record of a window.
 
         Args:
             step: the window.
+            batch: messages that a writer wrote together.
             by_writer: whether the peers are the writers (fan-in), not the workers (queue).
         """
         writers = len(step.offered)
@@ -75,19 +76,20 @@ class Receipts:
         is_flat_out = step.load_ratio is None
         in_order = np.flatnonzero(own)[np.argsort(self.intended_ns[own], kind="stable")]
         times = (self.received_ns - self.intended_ns)[in_order]
+        batch_ns = 1e9 * batch * writers / step.offered_per_s if step.offered_per_s else 0.0
         span_s = (end_ns - begin_ns) / 1e9
         return PatternWindow(
             load_ratio=step.load_ratio,
             offered_per_s=step.offered_per_s,
             rate_per_s=float(among.sum()) / span_s if span_s > 0 else 0.0,
-            is_held=is_flat_out or is_held(times, step.window_ns),
+            is_held=is_flat_out or is_held(times, step.window_ns, batch_ns),
             peer_counts=tuple(map(int, np.bincount(peer[among], minlength=peers))),
             wait=None if is_flat_out else quantiles(times),
             slowest_p99_ns=None if is_flat_out or not by_writer else slowest_p99_ns(times, peer[in_order], peers),
         )
 
 
-def is_held(times_ns: Column, window_ns: float) -> bool:
+def is_held(times_ns: Column, window_ns: float, batch_ns: float) -> bool:
     """Return whether an offered rate was held: of the last quarter of the messages, at least one had hardly to wait.
 
     A backlog that is still there at the end, in the channel or before it, would grow with the window.
@@ -95,9 +97,10 @@ def is_held(times_ns: Column, window_ns: float) -> bool:
     Args:
         times_ns: receipt − intended send time, in the order of the latter.
         window_ns: length of the window.
+        batch_ns: from one batch of a writer to the next; what takes less is no backlog.
     """
     last = times_ns[-max(1, len(times_ns) // 4) :]
-    return not len(last) or bool(last.min() <= MAX_BACKLOG_RATIO * window_ns)
+    return not len(last) or bool(last.min() <= MAX_BACKLOG_RATIO * window_ns + batch_ns)
 
 
 def slowest_p99_ns(times: Column, writer: Column, writers: int) -> float | None:

@@ -152,8 +152,11 @@ class PatternTrial(Trial):
         delivered = Delivered.of(receipts, totals, began)
         torn = sum(answers[index]["facts"]["torn_count"] for index in takers)
         recovery = delivered.recovery(answers[0]["facts"]["redelivered_count"]) if self._trial.kill else None
+        by_writer = self._trial.pattern == "fan_in"
+        windows = tuple(receipts.window(step, self._trial.batch, by_writer=by_writer) for step in self._steps)
         reason = self._judge(delivered, torn)
-        windows = tuple(receipts.window(step, by_writer=self._trial.pattern == "fan_in") for step in self._steps)
+        if not (reason or windows[0].rate_per_s):
+            reason = "no message came while all writers were writing flat out"
         result = TrialResult(
             trial_id=self._trial_id,
             spec=self._trial,
@@ -162,7 +165,7 @@ class PatternTrial(Trial):
             started_unix_s=0.0,
             duration_s=0.0,
             endpoints=tuple(self._endpoint(index, answers[index]["facts"]) for index in sorted(answers)),
-            throughput_per_s=windows[0].rate_per_s if windows else None,
+            throughput_per_s=windows[0].rate_per_s,
             windows=() if self._trial.kill else windows,
             recovery=recovery,
         )
