@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from ipcbench.errors import SchemaMismatch, StoreError
 from ipcbench.results.columns import Column, read_columns, write_columns
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.parse import parse_json, to_record
-from ipcbench.spec import SweepSpec
+from ipcbench.spec import Pattern, SweepSpec
 from ipcbench.sync.interrupts import uninterrupted
 from ipcbench.util.files import as_store_errors, path_inside, read_limited, to_json, write_atomically
 
@@ -61,6 +61,17 @@ def latest_run(root: Path) -> Path:
         named = f", or name one: {stored[-1]}" if stored else ""
         raise StoreError(f"{root}: holds no run yet; `ipcbench run` makes one{named}")
     return runs[-1]
+
+
+def latest_pattern_run(root: Path, pattern: Pattern) -> Path | None:
+    """Return the latest run of a queue or fan-in in `root`; None if there is none. Runs that cannot be read are passed
+    over.
+    """
+    for path in reversed(_runs_in(root)):
+        with suppress(StoreError):
+            if _load_info(path).sweep.get("pattern") == pattern:
+                return path
+    return None
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import median
 from typing import Any, Self
@@ -122,8 +122,13 @@ class PatternCell:
     """Time per message flat out, s."""
 
 
-def pattern_cells(run: Run) -> tuple[PatternCell, ...]:
-    """Return the cells of all queues and fan-in of a run, those of a setting together, the best first."""
+def pattern_cells(run: Run, among: Collection[str] | None = None) -> tuple[PatternCell, ...]:
+    """Return the cells of all queues and fan-in of a run, those of a setting together, the best first.
+
+    Args:
+        run: what was measured.
+        among: the backends to rank; None for all. That they are fewer makes no difference surer.
+    """
     groups: dict[PatternSetting, dict[str, list[TrialResult]]] = {}
     for trial in run.pattern_trials:
         groups.setdefault(PatternSetting.of(trial), {}).setdefault(trial.spec.backend, []).append(trial)
@@ -134,15 +139,19 @@ def pattern_cells(run: Run) -> tuple[PatternCell, ...]:
     names = list(dict.fromkeys(trial.spec.backend for trial in run.pattern_trials))
     times = [[{cell.backend: cell.time for cell in group}.get(name) for name in names] for group in cells.values()]
     prior = prior_of(times)
-    return tuple(cell for group in cells.values() for cell in _ranked(run, group, prior))
+    return tuple(cell for group in cells.values() for cell in _ranked(run, group, prior, among))
 
 
-def _ranked(run: Run, cells: Sequence[PatternCell], prior: VariancePrior | None) -> list[PatternCell]:
+def _ranked(
+    run: Run, group: Sequence[PatternCell], prior: VariancePrior | None, among: Collection[str] | None
+) -> list[PatternCell]:
     """Return the cells of a setting with ranks, sorted, and then the backends that were not measured."""
+    table = list(judged({cell.backend: cell.time for cell in group if cell.time is not None}).values())
+    cells = [cell for cell in group if among is None or cell.backend in among]
     times = judged({cell.backend: cell.time for cell in cells if cell.time is not None})
     best = min(times.values(), key=lambda time: time.value, default=None)
-    ranks = dict(zip(times, rank_groups(list(times.values()), prior), strict=True))
-    own_prior = table_prior(list(times.values()), prior)
+    ranks = dict(zip(times, rank_groups(list(times.values()), prior, table), strict=True))
+    own_prior = table_prior(table, prior)
     enough = best is not None and best.rounds_count >= MIN_CLAIM_ROUNDS
     done = []
     for cell in cells:
@@ -154,7 +163,7 @@ def _ranked(run: Run, cells: Sequence[PatternCell], prior: VariancePrior | None)
             replace(
                 cell,
                 rank=ranks.get(cell.backend) if enough and len(times) > 1 else None,
-                ratio=Interval(1.0, 1.0, 1.0) if is_best else ratio(cell.time, best, own_prior, len(times)),
+                ratio=Interval(1.0, 1.0, 1.0) if is_best else ratio(cell.time, best, own_prior, len(table)),
                 compared_rounds_count=rounds_in_common(cell.time, best),
             )
         )
@@ -162,10 +171,11 @@ def _ranked(run: Run, cells: Sequence[PatternCell], prior: VariancePrior | None)
     missing = dict.fromkeys(run.info.planned_backends, f"not reached: the run is {run.info.status}") | dict(
         run.info.skipped
     )
-    measured = {cell.backend for cell in cells}
-    setting = cells[0].setting
+    measured = {cell.backend for cell in group}
     return done + [
-        PatternCell(setting, name, "skipped", reason) for name, reason in missing.items() if name not in measured
+        PatternCell(group[0].setting, name, "skipped", reason)
+        for name, reason in missing.items()
+        if name not in measured and (among is None or name in among)
     ]
 
 

@@ -69,7 +69,7 @@ def _title(family: PatternSetting) -> str:
     beside = f", {neighbours_words(family.neighbours)}" if family.neighbours else ""
     wait = f", wait {family.wait}" if family.wait != "auto" else ""
     size = size_text(family.payload, family.size)
-    encoded = "" if size == f"{family.payload_bytes:,} B" else f" ({family.payload_bytes:,} B encoded)"
+    encoded = "" if family.size == family.payload_bytes else f" ({family.payload_bytes:,} B encoded)"
     name = NAMES[family.pattern].capitalize()
     return f"{name}: {family.payload} of {size}{encoded}, {family.codec}{wait}{beside}"
 
@@ -151,8 +151,17 @@ def _marks(cell: PatternCell, letters: dict[str, str]) -> str:
 
 def verdicts(cells: Sequence[PatternCell]) -> Iterator[str]:
     """Yield for each number of peers and batch which backend carries most, as far as the rounds can tell."""
-    for setting, some in groupby(cells, key=lambda cell: cell.setting):
-        yield f"{peers_words(setting)}: {verdict(list(some))}."
+    groups = {setting: list(some) for setting, some in groupby(cells, key=lambda cell: cell.setting)}
+    found = {setting: verdict(some) for setting, some in groups.items()}
+    if len(set(found.values())) == 1 and all(cell.rank is None for cell in cells):
+        yield f"{next(iter(found.values()))}."
+        return
+    yield from (f"{peers_words(setting)}: {text}." for setting, text in found.items())
+
+
+def unit_of(setting: PatternSetting) -> str:
+    """Return the unit of a rate in thousands: `k tasks/s`, `k msg/s`."""
+    return _UNITS[setting.pattern]
 
 
 def verdict(cells: Sequence[PatternCell]) -> str:
@@ -183,8 +192,10 @@ def _recovery_table(family: PatternSetting, cells: Sequence[PatternCell]) -> Tab
         found = cell.recovery
         if found is None and not cell.recovery_reason:
             continue
-        counts = [found.kills_count, found.sent_count, found.lost_count] if found else [None] * 3
-        counts += [found.redelivered_count, found.repeated_count] if found else [None] * 2
+        counts: list[int | None] = [None] * 5
+        if found is not None:
+            counts = [found.kills_count, found.sent_count, found.lost_count]
+            counts += [found.redelivered_count, found.repeated_count]
         texts = (NOT_MEASURED if count is None else f"{count:,}" for count in counts)
         mark = f"failed: {letters[one_line(cell.recovery_reason)]}" if cell.recovery_reason else ""
         rows.append((cell.backend, f"{cell.setting.peers}", *texts, mark))
