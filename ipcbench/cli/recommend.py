@@ -147,19 +147,16 @@ def command(
     warn_of_code(sample or "")
     stored = None if run is None else stored_run(Path(run))
     size_bytes = encoded_bytes(size, payload, sample, codec, prefix="--")
-    pattern = pattern or (_pattern_of(stored) if stored else "broadcast")
+    pattern = _checked_pattern(context, pattern, stored, writers, optimise)
     if pattern != "broadcast":
-        if context.get_parameter_source("optimise") is not ParameterSource.DEFAULT and optimise != "throughput":
-            raise ConfigError("--optimise", optimise, "throughput for a queue or fan-in")
-        asked = _pattern_question(pattern, size_bytes, readers, writers, rate, needs)
-        return _answer_pattern(asked, stored, form)
-    if writers is not None:
-        raise ConfigError("--writers", writers, "nothing without --pattern fan-in")
+        return _answer_pattern(_pattern_question(pattern, size_bytes, readers, writers, rate, needs), stored, form)
     question = ask(size_bytes, readers, rate, needs, optimise, stored, prefix="--")
     able = require_candidates(question)
-    is_interrupted = False
-    if stored is None:
-        stored, is_interrupted = _measure(question, able, command_line(context.obj), progress=progress, quiet=quiet)
+    stored, is_interrupted = (
+        (stored, False)
+        if stored is not None
+        else _measure(question, able, command_line(context.obj), progress=progress, quiet=quiet)
+    )
     for problem in stored.problems:
         tell(f"warning: {problem}")
     answer = recommend(stored, question)
@@ -170,8 +167,19 @@ def command(
     return 0 if answer.is_verdict else EXIT_NO_ANSWER
 
 
-def _pattern_of(run: Run) -> str:
-    return next((trial.spec.pattern for trial in run.pattern_trials), "broadcast")
+def _checked_pattern(
+    context: click.Context, pattern: str | None, run: Run | None, writers: int | None, optimise: Goal
+) -> str:
+    """Return the pattern asked for, by default that of the run; refuse options that it does not have."""
+    if pattern is None:
+        trials = run.pattern_trials if run is not None else ()
+        pattern = next((trial.spec.pattern for trial in trials), "broadcast").replace("_", "-")
+    is_chosen = context.get_parameter_source("optimise") is not ParameterSource.DEFAULT
+    if pattern == "broadcast" and writers is not None:
+        raise ConfigError("--writers", writers, "nothing without --pattern fan-in")
+    if pattern != "broadcast" and is_chosen and optimise != "throughput":
+        raise ConfigError("--optimise", optimise, f"throughput for a {pattern}, by which it is ranked")
+    return pattern
 
 
 def _pattern_question(

@@ -187,8 +187,9 @@ def recommend_pattern(
     counts = {cell.setting.peers for cell in at_size}
     peers = question.peers if question.peers is not None else max(counts, default=None)
     if peers not in counts:
-        why = _gap_words(run, question, everywhere)
-        return PatternRecommendation(question, run.info.run_id, "outside the measured range", None, (), (), why)
+        outcome: Outcome = "outside the measured range" if able else "no candidate"
+        why = _gap_words(run, question, everywhere) if able else "no transport of this run offers all of it"
+        return PatternRecommendation(question, run.info.run_id, outcome, None, (), tuple(excluded), why)
     batch = min(cell.setting.batch for cell in at_size if cell.setting.peers == peers)
     candidates = []
     for cell in at_size:

@@ -74,6 +74,7 @@ class Offering:
         self._index, self._step = index, plan.trial.writers
         self._batch = plan.trial.batch
         self._stall_s = plan.stall_s
+        self._drains = plan.trial.pattern == "queue" and hasattr(writer, "drain")
         count = len(payloads) * self._batch
         self._messages = [Outgoing(payloads[place % len(payloads)]) for place in range(count)]
         self._sent_count = 0
@@ -103,9 +104,8 @@ class Offering:
             self._flat_out(begin_ns + window_ns)
         end_ns = now_ns()
         self._meter.stop()
-        drain = getattr(self._writer, "drain", None)
-        if drain is not None:
-            drain(self._stall_s)
+        if self._drains:
+            self._writer.drain(self._stall_s)  # type: ignore[attr-defined] # of the writers of queues
         return Offered(first, self._sent_count - before, begin_ns, end_ns)
 
     @property

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ipcbench.errors import IntegrityError, TrialError, WorkerCrashed
+from ipcbench.errors import IntegrityError, TrialError, WorkerCrashed, WorkerTimeout
 from ipcbench.harness.digest import Column, usage_of
 from ipcbench.harness.patterns.digest import Delivered, Receipts, Step, offered_of
 from ipcbench.harness.patterns.parts import DIES_AT, began_numbers, make_began_file
@@ -22,6 +23,8 @@ from ipcbench.registry import get_backend
 from ipcbench.results.model import EndpointResult, Integrity, TrialResult
 from ipcbench.spec import ChannelSpec, Pattern
 from ipcbench.workload.message import Phase, message_bytes
+
+_MOMENT_S = 0.5
 
 VICTIM = 1
 """Process number of the worker that is killed."""
@@ -114,17 +117,28 @@ class PatternTrial(Trial):
             "phase": int(phase),
             "polls": not self._oversubscribed,  # else it would take the core that a reader needs
         }
-        questions = dict.fromkeys(self._writers, question)
-        self._group.tell(questions)
-        answers = self._hear(questions)
+        answers = self._ask_writers(question)
         return tuple(offered_of(answers[index]) for index in self._writers)
+
+    def _ask_writers(self, question: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the writers' answers; if a reader or worker has failed, raise that, not what follows from it."""
+        questions = dict.fromkeys(self._writers, question)
+        try:
+            self._group.tell(questions)
+            return self._hear(questions)
+        except WorkerCrashed:  # a writer, of which the readers then complain
+            raise
+        except TrialError:
+            with suppress(WorkerTimeout):
+                self._group.hear(dict.fromkeys(self._takers, question), _MOMENT_S)
+            raise
 
     def finish(self) -> None:
         """Have the writers close, and hear what the readers took."""
         self._try(self._finish)
 
     def _finish(self) -> None:
-        self._answers = self._group.ask({index: {"do": "finish"} for index in self._writers}, self._plan.deadline_s())
+        self._answers = self._ask_writers({"do": "finish"})
         if self._trial.kill:
             self._require_dead()
         self._answers |= self._hear({index: {"do": "go"} for index in self._takers if index not in self._dead})
