@@ -59,7 +59,9 @@ def run(
     checked(given)
     environment = environment_of(folder, {**given, **({"summary": ""} if summary else {})}, targets(names), os.environ)
     if shutil.which(command[0]) is not None:
-        note_run(str(folder.absolute()), command)
+        problem = note_run(str(folder.absolute()), command)
+        if problem:
+            click.echo(f"ipcbench trace run: nothing can be recorded in {folder}: {problem}", err=True)
     sys.stdout.flush()
     sys.stderr.flush()
     try:

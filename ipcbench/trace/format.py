@@ -7,6 +7,7 @@ marker was never finished and is not a record.
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from struct import Struct
 from typing import Any
 
@@ -55,6 +56,13 @@ OWN_TRACE = (0, 0)
 """The trace id of a call that was given none: readers derive it from the record's place."""
 
 _PREFIX = Struct("<8sHHI")
+_LOSS_AT = 10
+_LOSS = b"\1\0"
+"""The third field of the prefix, in a segment whose thread could not put all its calls anywhere."""
+
+_ALLOCATED_AT, _USED_AT = HEADER_BYTES - 16, HEADER_BYTES - 8
+_LENGTH = Struct("<Q")
+"""Two lengths of the file, at the end of its first page: as it was made, and as it was closed. 0 if not known."""
 
 PACK_HEAD = Struct("<BBBBHHHHI").pack
 """kind, flags, ends, role, ids of method, schema, peer, error and buffers; 0 for none."""
@@ -92,7 +100,7 @@ HISTOGRAMS_BYTES = HEADER_BYTES + (SUM_CELLS + BIN_COUNT) * CELL_BYTES
 def pack_header(magic: bytes, block_bytes: int, facts: dict[str, Any]) -> bytes:
     """Return the first page of a file: magic, version, size of the blocks that follow, and `facts` as JSON."""
     text = json.dumps(facts, ensure_ascii=True).encode()
-    if len(text) > HEADER_BYTES - _PREFIX.size:
+    if len(text) > _ALLOCATED_AT - _PREFIX.size:
         raise ValueError(f"a header of {len(text):,} bytes is too long")
     prefix = _PREFIX.pack(magic, FORMAT_VERSION, 0, block_bytes)
     return (prefix + text).ljust(HEADER_BYTES, b"\0")
@@ -111,10 +119,37 @@ def unpack_header(data: bytes, magic: bytes) -> tuple[int, dict[str, Any]]:
         raise ValueError("it does not begin as such a file does")
     if version != FORMAT_VERSION:
         raise ValueError(f"its format is version {version}; this is version {FORMAT_VERSION}")
-    facts = json.loads(data[_PREFIX.size : HEADER_BYTES].rstrip(b"\0"))
+    facts = json.loads(data[_PREFIX.size : _ALLOCATED_AT].rstrip(b"\0"))
     if not isinstance(facts, dict):
         raise ValueError("its header is not a JSON object")  # noqa: TRY004 # the file is wrong, not an argument
     return block_bytes, facts
+
+
+def note_length(header: Any, length_bytes: int, *, is_used: bool = False) -> None:
+    """Write into the first page how long the file is now that it was made, or now that it is closed."""
+    _LENGTH.pack_into(header, _USED_AT if is_used else _ALLOCATED_AT, length_bytes)
+
+
+def due_bytes(header: bytes) -> int:
+    """Return how long the file must at least be, as its first page says."""
+    used_bytes: int = _LENGTH.unpack_from(header, _USED_AT)[0]
+    return used_bytes or int(_LENGTH.unpack_from(header, _ALLOCATED_AT)[0])
+
+
+def note_loss(path: Path) -> None:
+    """Write into a segment that its thread has lost calls.
+
+    Raises:
+        OSError: it cannot be changed.
+    """
+    with path.open("r+b") as file:
+        file.seek(_LOSS_AT)
+        file.write(_LOSS)
+
+
+def has_loss(header: bytes) -> bool:
+    """Return whether the thread of a segment has lost calls."""
+    return header[_LOSS_AT : _LOSS_AT + len(_LOSS)] == _LOSS
 
 
 def bin_of(value_ns: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,14 +16,17 @@ import pytest
 from ipcbench import trace
 from ipcbench.errors import ConfigError
 from ipcbench.stats.histogram import bin_index
-from ipcbench.trace.format import BIN_COUNT, bin_of
+from ipcbench.trace.format import BIN_COUNT, HEADER_BYTES, RECORD_BYTES, bin_of
 from ipcbench.trace.ids import parse_trace_id
-from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.readers.batch import LOSING, Notes
 from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.record import histograms as histogram_files
 from ipcbench.trace.record.budget import Costs, Governor
 from ipcbench.trace.record.context import unpack_context
 from ipcbench.trace.record.recorder import STATE, _Unresolved
+from ipcbench.trace.record.thread_recorder import ThreadRecorder
+from ipcbench.trace.report.audit import Objection, audit
+from ipcbench.trace.report.gather import gather
 from ipcbench.util.clock import now_ns
 from tests.trace.made import record, rpc
 from tests.trace.reading import calls_count, check_whole, histograms, in_threads, records, run_program
@@ -296,6 +300,74 @@ def test_a_full_disk_ends_recording_and_not_the_application(tmp_path: Path) -> N
     assert notes.counts["processes that could not write all their calls"] == 1
 
 
+def test_a_disk_that_is_full_later_leaves_a_note_that_calls_are_lost(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """There is no room for a line, but the segment's first page is there already."""
+    recorder = trace.start(tmp_path, sample=4)
+    (tmp_path / "processes.jsonl").mkdir()
+    rpc(recorder)
+    request.getfixturevalue("no_space")
+    for _ in range(100):
+        rpc(recorder)
+    trace.stop()
+    assert calls_count(tmp_path) < 101
+    assert Objection("count", LOSING, 1, grave=True) in audit([], gather([tmp_path]).notes)
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_a_segment_that_was_cut_short_is_told_from_a_whole_one(tmp_path: Path, is_closed: bool) -> None:
+    recorder = trace.start(tmp_path)
+    for _ in range(100):
+        rpc(recorder)
+    if is_closed:
+        trace.stop()
+    (path,) = tmp_path.glob("*.ipct")
+    assert gather([path]).notes.damaged_count == 0
+    copy = tmp_path / "copy" / path.name
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes()[: HEADER_BYTES + 50 * RECORD_BYTES])
+    notes = gather([copy]).notes
+    assert notes.damaged_count == 1
+    assert "cut short" in notes.examples[0]
+
+
+def test_a_histogram_file_that_was_cut_short_is_told_from_a_whole_one(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, sample=1000)
+    for method in ("a", "b"):
+        for _ in range(10):
+            rpc(recorder, method)
+    trace.stop()
+    (path,) = tmp_path.glob("*.ipch")
+    assert gather([tmp_path]).notes.damaged_count == 0
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])  # a whole block
+    assert "cut short" in gather([tmp_path]).notes.examples[0]
+
+
+def test_a_budget_decides_between_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it takes to decide would else be in the times of the calls that have records."""
+    decided = []
+
+    def decide(_: ThreadRecorder, call_site: Any) -> None:
+        decided.append((call_site.method, len(records(tmp_path))))
+        call_site.look_ns = 0
+
+    monkeypatch.setattr(ThreadRecorder, "decide", decide)
+    trace.start(tmp_path, budget=0.01)
+    one, other = multiprocessing.Pipe()
+    one, other = trace.wrap(one, name="one"), trace.wrap(other, name="other")
+    for _ in range(200):
+        one.send_bytes(b"x")
+        other.recv_bytes()
+    one.close()
+    other.close()
+    with trace.call("own"):
+        pass
+    trace.stop()
+    assert {method.split()[0] for method, _ in decided} >= {"one", "other", "own"}
+    assert [count for _, count in decided] == list(range(1, len(decided) + 1)), "each once its record is written"
+
+
 @pytest.mark.parametrize("folder", ["/proc/nothing/here", "/dev/null/x"])
 def test_a_folder_that_cannot_be_made_is_no_error(folder: str) -> None:
     recorder = trace.start(folder)
@@ -327,6 +399,29 @@ work(100)
     sent = [call.sent_bytes for call in records(tmp_path)]
     assert len(set(sent)) == len(sent)
     assert len({path.name.split("-")[3] for path in tmp_path.glob("*.ipct")}) == 2
+
+
+def test_a_worker_of_multiprocessing_keeps_what_it_only_counted(tmp_path: Path) -> None:
+    """A forked worker ends by `os._exit`, without the interpreter's exit handlers."""
+    code = """
+import multiprocessing, sys
+from ipcbench import trace
+def work(count):
+    for _ in range(count):
+        with trace.call("x") as call:
+            call.serialized(1)
+trace.start(sys.argv[1], budget=0.002)
+context = multiprocessing.get_context("fork")
+worker = context.Process(target=work, args=(5000,))
+worker.start()
+worker.join()
+with context.Pool(1) as pool:
+    pool.map(work, [1000] * 3)
+    pool.close()
+    pool.join()
+"""
+    run_program(code, tmp_path)
+    assert calls_count(tmp_path) == 8000
 
 
 def test_the_environment_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,8 +117,9 @@ def test_a_cost_in_a_header_that_cannot_be_is_not_believed(tmp_path: Path, cost:
     both_sides(tmp_path)
     for path in tmp_path.glob("*.ipct"):
         data = path.read_bytes()
-        header = data[:HEADER_BYTES].rstrip(b"\0").replace(b'"ids"', f'"costs_ns": [{cost}], "ids"'.encode())
-        path.write_bytes(header.ljust(HEADER_BYTES, b"\0") + data[HEADER_BYTES:])
+        facts, lengths = data[: HEADER_BYTES - 16].rstrip(b"\0"), data[HEADER_BYTES - 16 : HEADER_BYTES]
+        facts = facts.replace(b'"ids"', f'"costs_ns": [{cost}, 1, 1], "ids"'.encode())
+        path.write_bytes(facts.ljust(HEADER_BYTES - 16, b"\0") + lengths + data[HEADER_BYTES:])
     report = make_report(gather([tmp_path]))
     assert report.gathered.sums.groups
     assert "R11" not in rules_of(report)

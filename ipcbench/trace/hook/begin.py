@@ -15,11 +15,11 @@ _STARTS = {"subprocess.Popen": 1, "os.posix_spawn": 1, "os.spawn": 2, "os.exec":
 """Events of `sys.audit`, each with the place of the command line among its arguments."""
 
 
-def note_run(folder: str, command: Any) -> None:
-    """Note that this process becomes a program: it was seen if it then begins."""
+def note_run(folder: str, command: Any) -> str:
+    """Note that this process becomes a program: it was seen if it then begins. Return why that is not possible."""
     from ipcbench.trace.format import PROCESSES_FILE
 
-    ProcessNotes(os.path.join(folder, PROCESSES_FILE)).add("run", name=name_of(command))
+    return ProcessNotes(os.path.join(folder, PROCESSES_FILE)).add("run", name=name_of(command))
 
 
 def begin() -> None:
@@ -101,8 +101,8 @@ class ProcessNotes:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def add(self, event: str, **facts: object) -> None:
-        """Write a line; a folder that cannot be written has none."""
+    def add(self, event: str, **facts: object) -> str:
+        """Write a line; a folder that cannot be written has none. Return why, or nothing."""
         line = json.dumps({"event": event, "pid": os.getpid(), "ppid": os.getppid(), **facts}) + "\n"
         try:
             try:
@@ -117,6 +117,8 @@ class ProcessNotes:
         except OSError as error:
             if _is_of_handler(error):
                 raise
+            return error.strerror or str(error)
+        return ""
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)

@@ -27,6 +27,10 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
 
 
+LOSING = "processes that could not write all their calls"
+"""A key of `Notes.counts`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Segment:
     """Calls that belong together: one process, or one client from its start to its restart.
@@ -177,11 +181,17 @@ class Notes:
     processes_count: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
     endpoints: dict[str, None] = field(default_factory=dict)
+    _losing: set[tuple[str, int]] = field(default_factory=set)
 
     @property
     def unseen_names(self) -> str:
         """The most frequent of `unseen`, with their counts."""
         return ", ".join(f"{name} × {count}" for name, count in self.unseen.most_common(5))
+
+    def lost(self, host: str, pid: int) -> None:
+        """Count a process that could not write all its calls, once."""
+        self._losing.add((host, pid))
+        self.counts[LOSING] = len(self._losing)
 
     def damaged(self, place: str, what: str) -> None:
         """Count a damaged line, and keep the first few."""

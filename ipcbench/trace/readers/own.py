@@ -6,6 +6,7 @@ writing it, with the ids of its calls.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from ipcbench.trace.format import (
     SEGMENT_MAGIC,
     SUM_CELLS,
     SUMS_COUNT,
+    due_bytes,
+    has_loss,
     unpack_header,
 )
 from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Keys, Notes, Segment, printable
@@ -123,6 +126,12 @@ def _header(file: IO[bytes], path: Path, magic: bytes, notes: Notes) -> tuple[in
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path}: not a file of a trace: {error}") from error
     notes.facts.append(facts)
+    if has_loss(data):
+        pid = facts.get("pid")
+        notes.lost(str(facts.get("host", "")), pid if isinstance(pid, int) else 0)
+    missing_bytes = due_bytes(data) - os.fstat(file.fileno()).st_size
+    if missing_bytes > 0:
+        notes.damaged(path.name, f"it was cut short: {missing_bytes:,} bytes are missing")
     return block_bytes, facts
 
 

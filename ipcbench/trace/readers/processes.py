@@ -25,9 +25,7 @@ def read_processes(folder: Path, notes: Notes) -> None:
     pids = {event["pid"] for event in began}
     programs = {event["pid"] for event in events if event["event"] == "run"} or {event["pid"] for event in began[:1]}
     waiting, replaced = _paired(events, pids, programs)
-    notes.counts["processes that could not write all their calls"] += len(
-        {event["pid"] for event in events if event["event"] == "lost"}
-    )
+    _note_losses(events, notes)
     for event in events:
         if event["event"] == "run" and event["pid"] not in pids:
             notes.unseen[_name(event)] += 1
@@ -48,6 +46,12 @@ def read_processes(folder: Path, notes: Notes) -> None:
         else:
             notes.unseen[name] += 1
     notes.processes_count += len(pids)
+
+
+def _note_losses(events: list[dict[str, Any]], notes: Notes) -> None:
+    for event in events:
+        if event["event"] == "lost":
+            notes.lost("", event["pid"])
 
 
 def _paired(

@@ -94,6 +94,8 @@ class Call(HotCall):
             call_site.thread.lost_count += 1
         self._buffers = ""
         self._end()
+        if end_ns >= call_site.look_ns and not call_site.always:
+            call_site.look()
 
     def _record(self, marks: list[int], end_ns: int, flags: int, kind: type[BaseException] | None) -> bool:
         """Write the record and the names that it needs; return whether there was room."""

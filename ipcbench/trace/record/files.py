@@ -19,7 +19,7 @@ from time import CLOCK_REALTIME, clock_gettime_ns
 from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
-from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_SUFFIX, PROCESSES_FILE, SEGMENT_SUFFIX
+from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_SUFFIX, PROCESSES_FILE, SEGMENT_SUFFIX, note_loss
 from ipcbench.trace.record.budget import Costs
 from ipcbench.trace.record.histograms import BLOCK_BYTES, HistogramsFile, MethodHistograms, in_memory
 from ipcbench.trace.record.segment import SegmentWriter, new_segment
@@ -49,14 +49,16 @@ class ThreadFiles:
         numbers: for the names of its next files.
         histograms: the file that takes its histograms; None before the first.
         others: those that all further methods share when the folder is full, by schema.
+        segment_path: of its latest segment; None before the first.
     """
 
-    __slots__ = ("histograms", "numbers", "others")
+    __slots__ = ("histograms", "numbers", "others", "segment_path")
 
     def __init__(self) -> None:
         self.numbers = itertools.count()
         self.histograms: HistogramsFile | None = None
         self.others: dict[str, MethodHistograms] = {}
+        self.segment_path: Path | None = None
 
 
 PYZMQS_OWN = " inproc://pyzmq.gc."
@@ -147,12 +149,14 @@ class TraceFiles:
                 self._report(f"the folder holds {taken:,} bytes; {self.max_bytes:,} are allowed")
                 return None
             facts = self._facts()
-            return self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts))
+            made = self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts))
         except Exception as error:  # of whatever the program has put into the way, such as hooks that refuse files
             if raised_by_handler(error):
                 raise
             self._report(str(error))
             return None
+        thread.segment_path = made.path
+        return made
 
     def new_histograms(self, thread: ThreadFiles, method: str, schema: Schema, peer: str) -> MethodHistograms:
         """Make the histograms of a method, in memory if they cannot be in a file; in a full folder, all further methods
@@ -176,7 +180,7 @@ class TraceFiles:
             if raised_by_handler(error):
                 raise
             self._report(str(error))
-            self._note_loss()
+            self._note_loss(thread)
             return in_memory()
         return made
 
@@ -223,9 +227,14 @@ class TraceFiles:
             self.problem = " ".join(problem.split()) or "an error without a text"
             _log.warning("not all calls are recorded: %s", self.problem)
 
-    def _note_loss(self) -> None:
-        """Let whoever reads the folder know that calls are missing, if there is room for that."""
+    def _note_loss(self, thread: ThreadFiles) -> None:
+        """Let whoever reads the folder know that calls are missing: in a segment, which has room for that on a full
+        disk, or else in the file of processes.
+        """
         try:
+            if thread.segment_path is not None:
+                note_loss(thread.segment_path)
+                return
             with (self.folder / PROCESSES_FILE).open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"event": "lost", "pid": os.getpid(), "ppid": os.getppid()}) + "\n")
         except Exception as error:

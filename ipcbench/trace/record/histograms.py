@@ -11,7 +11,7 @@ from os import open as open_file
 from pathlib import Path
 from typing import Any
 
-from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_BYTES, HISTOGRAMS_MAGIC, pack_header
+from ipcbench.trace.format import HEADER_BYTES, HISTOGRAMS_BYTES, HISTOGRAMS_MAGIC, note_length, pack_header
 from ipcbench.trace.record.hot import HotHistograms
 from ipcbench.trace.record.mapped import extend_file
 
@@ -25,12 +25,13 @@ class HistogramsFile:
         OSError: no permission, or the file exists.
     """
 
-    __slots__ = ("_count", "_path")
+    __slots__ = ("_count", "_first", "_path")
 
     def __init__(self, path: Path) -> None:
         close(open_file(path, O_CREAT | O_EXCL | O_CLOEXEC, 0o644))
         self._path = path
         self._count = 0
+        self._first: mmap.mmap | None = None
 
     def new_block(self, facts: dict[str, Any]) -> mmap.mmap:
         """Return a new block of zeros after a header of `facts`.
@@ -41,6 +42,9 @@ class HistogramsFile:
         block = extend_file(self._path, self._count * BLOCK_BYTES, BLOCK_BYTES)
         self._count += 1
         block[:HEADER_BYTES] = pack_header(HISTOGRAMS_MAGIC, BLOCK_BYTES, facts)
+        self._first = self._first or block
+        if not self._first.closed:
+            note_length(self._first, self._count * BLOCK_BYTES)
         return block
 
 

@@ -317,6 +317,17 @@ def _renew() -> None:
     global _RESOLVING  # another thread may have held it, and does not exist here
     _RESOLVING, STATE.is_resolving = threading.RLock(), False
     STATE.recorder.renew()
+    _stop_with_worker()
+
+
+def _stop_with_worker() -> None:
+    """Have the recorder stopped at the end of this process if `multiprocessing` forked it: that ends by `os._exit`,
+    after it has called its own finalizers, of which it forgets those that were there before it has begun.
+    """
+    util = sys.modules.get("multiprocessing.util")
+    after_fork, finalize = getattr(util, "register_after_fork", None), getattr(util, "Finalize", None)
+    if callable(after_fork) and callable(finalize):
+        after_fork(stop, lambda stopped: finalize(None, stopped, exitpriority=-1000))
 
 
 # Registered at import, so that what other modules do after a fork, or at the end, is recorded where it belongs.
@@ -334,10 +345,10 @@ def calibrate() -> Costs:
         best[0] = min(best[0], _cost_ns(recorder))
         call_site = thread.entries["calibration"]
         call_site.always = False
-        call_site.plan(2**50, False, 0)
+        call_site.plan(2**50, False, call_site.look_ns)
         call_site.histograms = in_memory()
         best[1] = min(best[1], _cost_ns(recorder))
-        call_site.plan(2**50, True, 0)
+        call_site.plan(2**50, True, call_site.look_ns)
         best[2] = min(best[2], _cost_ns(recorder))
     return Costs(*(round(cost_ns, 1) for cost_ns in best))
 

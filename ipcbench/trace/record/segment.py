@@ -11,7 +11,7 @@ from os import truncate
 from pathlib import Path
 from typing import Any
 
-from ipcbench.trace.format import HEADER_BYTES, RECORD_BYTES, SEGMENT_MAGIC, pack_header
+from ipcbench.trace.format import HEADER_BYTES, RECORD_BYTES, SEGMENT_MAGIC, note_length, pack_header
 from ipcbench.trace.record.hot import Slots
 from ipcbench.trace.record.mapped import make_file
 
@@ -34,6 +34,7 @@ class SegmentWriter(Slots):
         used = min(self.take(), self.limit)
         self.release()
         if isinstance(self.buffer, mmap.mmap):
+            note_length(self.buffer, used, is_used=True)
             self.buffer.close()
             truncate(self.path, used)
 
@@ -50,4 +51,5 @@ def new_segment(path: Path, size_bytes: int, facts: dict[str, Any]) -> SegmentWr
     """
     buffer = make_file(path, size_bytes)
     buffer[:HEADER_BYTES] = pack_header(SEGMENT_MAGIC, RECORD_BYTES, facts)
+    note_length(buffer, size_bytes)
     return SegmentWriter(path, buffer)

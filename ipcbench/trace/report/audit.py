@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ipcbench.trace.readers.batch import Claim, Notes
+from ipcbench.trace.readers.batch import LOSING, Claim, Notes
 from ipcbench.trace.report.sums import GroupSums
 
 _TOLERANCE = 0.01
@@ -56,7 +56,7 @@ def audit(groups: list[GroupSums], notes: Notes) -> list[Objection]:
         )
     if notes.damaged_count:
         objections.append(Objection("damaged", "; ".join(notes.examples), notes.damaged_count))
-    objections += [Objection("count", what, count, grave=False) for what, count in sorted(notes.counts.items())
+    objections += [Objection("count", what, count, grave=what == LOSING) for what, count in sorted(notes.counts.items())
               if count and what not in {"rows with a printed throughput", "TQ lines"}]  # fmt: skip
     return objections
 

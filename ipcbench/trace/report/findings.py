@@ -151,7 +151,9 @@ def _r2_r3_wait(part: _Part) -> Iterator[TraceFinding]:
     server_share = split.server_ns / split.total_ns
     if server_share >= 0.50:
         values = {"share": server_share, "transit_share": split.transport_ratio, "threshold": 0.50}
-        yield TraceFinding("R2", part.where, values, max(0.0, split.transport_ratio * sums.total_ns))
+        yield TraceFinding(
+            "R2", part.where, values, _gain_ns(sums, max(0.0, min(split.transport_ratio, split.usual_transport_ratio)))
+        )
     if not split.is_whole:
         rest_share = (split.wait_ns - split.server_ns) / split.total_ns
         if rest_share >= 0.50:
@@ -160,7 +162,16 @@ def _r2_r3_wait(part: _Part) -> Iterator[TraceFinding]:
     usual = min(split.transport_ratio, split.usual_transport_ratio)
     if usual >= 0.30:
         evidence = {"share": usual, "mean_bytes": sums.mean_bytes, "threshold": 0.30}
-        yield TraceFinding("R3", part.where, evidence, usual * sums.total_ns)
+        yield TraceFinding("R3", part.where, evidence, _gain_ns(sums, usual))
+
+
+_LEAST_JOINED = 100
+"""Fewer joined calls than this are no measure of the rest."""
+
+
+def _gain_ns(sums: Sums, share: float) -> float | None:
+    """Return that share of the time of all calls; None if too few of them are joined to tell."""
+    return share * sums.total_ns if sums.split.joined_count >= min(_LEAST_JOINED, 0.9 * sums.calls_count) else None
 
 
 def _r4_loopback(group: GroupSums) -> Iterator[TraceFinding]:
@@ -235,13 +246,13 @@ def _r7_queueing(group: GroupSums) -> Iterator[TraceFinding]:
     split = group.split
     if not _is_rpc(group.segment, group) or split.answered_count < LEAST_CALLS or split.total_ns <= 0:
         return
-    share = split.queue_ns / split.total_ns
+    share = min(split.queue_ns / split.total_ns, split.usual_queue_ratio)
     if share >= 0.10:
         scale = group.calls_count / split.joined_count
         busy = min(1.0, split.server_ns * scale / 1e9 / split.span_s) if split.span_s > 0 else 0.0
         values = {"share": share, "queue_ns": split.queue_ns / split.joined_count, "growth": split.growth_ratio,
                   "busy": busy, "threshold": 0.10}  # fmt: skip
-        yield TraceFinding("R7", group.segment.name, values, share * group.total_ns)
+        yield TraceFinding("R7", group.segment.name, values, _gain_ns(group, share))
 
 
 def _r8_bandwidth(group: GroupSums) -> Iterator[TraceFinding]:
@@ -334,23 +345,31 @@ def _notes_rules(groups: list[GroupSums], notes: Notes) -> Iterator[TraceFinding
 
 def _r11_cost(groups: list[GroupSums], notes: Notes) -> Iterator[TraceFinding]:
     """R11: what tracing itself costs, from the costs in the headers or the number of logged lines."""
-    costs = [facts["costs_ns"][0] for facts in notes.facts if _has_costs(facts)]
+    costs = [facts["costs_ns"] for facts in notes.facts if _has_costs(facts)]
+    of_record, of_timed, of_counted = np.median(costs, axis=0).tolist() if costs else (0.0, 0.0, 0.0)
     for group in groups:
         if not _at_stake(group):
             continue
-        each = float(np.median(costs)) if costs else 0.0
+        recorded_count = sum(sums.squared_count for sums in group.methods.values())
+        cost_ns = (
+            recorded_count * of_record
+            + (group.timed_count - recorded_count) * of_timed
+            + (group.calls_count - group.timed_count) * of_counted
+        )
         if group.stages == PIPELINE.stages and notes.counts["TQ lines"]:
-            each = _TQ_LINE_NS * _TQ_LINES_PER_CALL
-        share = min(1.0, each * group.timed_count / group.timed_ns)  # the cost was measured at another moment
+            cost_ns = _TQ_LINE_NS * _TQ_LINES_PER_CALL * group.calls_count
+        share = min(1.0, cost_ns / group.total_ns)  # the cost was measured at another moment
         if share >= 0.01:
-            yield TraceFinding("R11", group.segment.name, {"share": share, "each_ns": each, "threshold": 0.01},
-                          share * group.timed_ns)  # fmt: skip
+            values = {"share": share, "each_ns": cost_ns / group.calls_count, "threshold": 0.01}
+            yield TraceFinding("R11", group.segment.name, values, share * group.total_ns)
 
 
 def _has_costs(facts: dict[str, Any]) -> bool:
     costs = facts.get("costs_ns")
     return (
-        isinstance(costs, list) and bool(costs) and isinstance(costs[0], int | float) and 0 <= costs[0] < _MOST_COST_NS
+        isinstance(costs, list)
+        and len(costs) == 3
+        and all(isinstance(cost, int | float) and 0 <= cost < _MOST_COST_NS for cost in costs)
     )
 
 

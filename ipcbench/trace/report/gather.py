@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ipcbench.errors import StoreError
-from ipcbench.trace.format import HISTOGRAMS_MAGIC, HISTOGRAMS_SUFFIX, SEGMENT_MAGIC, SEGMENT_SUFFIX
-from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.format import (
+    HISTOGRAMS_MAGIC,
+    HISTOGRAMS_SUFFIX,
+    PROCESSES_FILE,
+    SEGMENT_MAGIC,
+    SEGMENT_SUFFIX,
+)
+from ipcbench.trace.readers.batch import LOSING, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_histograms, read_segment
@@ -83,11 +89,16 @@ def _no_calls(paths: Sequence[Path], notes: Notes) -> StoreError:
     what = ", ".join(str(path) for path in paths)
     if notes.processes_count or notes.unseen:
         unseen = f"; not seen: {notes.unseen_names}" if notes.unseen else ""
-        lost = "processes that could not write all their calls"
-        lost = f"; {lost}: {notes.counts[lost]}" if notes.counts[lost] else ""
+        lost = f"; {LOSING}: {notes.counts[LOSING]}" if notes.counts[LOSING] else ""
         return StoreError(
             f"{what}: no calls found; {notes.processes_count} Python processes were watched, and no call of theirs is "
             f"one that is recorded and was chosen (`--only`, `--exclude`){lost}{unseen}"
+        )
+    empty_count = notes.counts["files never begun"] + sum((path / PROCESSES_FILE).is_file() for path in paths)
+    if empty_count:
+        return StoreError(
+            f"{what}: no calls found, but {empty_count} files that were made and never written: the disk may have been "
+            f"full; record again where there is room"
         )
     return StoreError(
         f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged); known are "

@@ -84,14 +84,14 @@ def _moved(sums: MethodSums) -> str:
 
 
 def _total(sums: MethodSums | GroupSums) -> str:
-    """Return the total time in ms; an estimate, with how far it may be off, where some calls were only counted; and the
-    time of the others, where too few records stand for them.
+    """Return the total time in ms: an estimate, with how far it may be off, where some calls were only counted; what it
+    is at least, where too few records stand for them.
     """
     text = format_ms(sums.total_ns)
     if sums.calls_count == sums.timed_count:
         return text
     error = sums.total_error_ratio
-    return f"≈ {text} ± {format_ms(error * sums.total_ns)}" if math.isfinite(error) else f"≥ {format_ms(sums.timed_ns)}"
+    return f"≈ {text} ± {format_ms(error * sums.total_ns)}" if math.isfinite(error) else f"≥ {format_ms(sums.least_ns)}"
 
 
 def _method_table(group: GroupSums, language: Language) -> Table:
@@ -231,7 +231,9 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     parts = [f"{word('calls', language)} {group.calls_count:,}"]
     failed = sum(sums.failed_count for sums in group.methods.values())
     if group.calls_count > timed:
-        parts.append(f"{word('untimed', language)} {group.calls_count - timed:,}")
+        seen_count = 1 / group.unseen_ratio
+        unseen = word("may miss", language).format(count=f"{seen_count:,.0f}") if seen_count > 1 else ""
+        parts.append(f"{word('untimed', language)} {group.calls_count - timed:,}{unseen}")
     if failed:
         least = "≥ " if timed < group.calls_count else ""  # a call that is only counted may have failed, too
         parts.append(f"{word('failed', language)} {least}{failed:,}")
@@ -355,6 +357,7 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "max_ns": sums.histogram.max if sums.timed_count else None,
         "total_ns": sums.total_ns if sums.timed_count else None,
         "total_error_ns": _error_ns(sums),
+        "unseen_ratio": sums.unseen_ratio,
         "sent_bytes": sums.sent_bytes,
         "recv_bytes": sums.recv_bytes,
         "throughput_mib_per_s": sums.mib_per_s,
@@ -392,6 +395,7 @@ def _segment_values(group: GroupSums) -> dict[str, Any]:
         "timed_count": group.timed_count,
         "total_ns": group.total_ns if group.timed_count else None,
         "total_error_ns": _error_ns(group),
+        "unseen_ratio": group.unseen_ratio,
         "moved_bytes": group.moved_bytes,
         "throughput_mib_per_s": group.mib_per_s,
         "stages": _stages(group),

@@ -27,6 +27,7 @@ class Split:
         request_ns, queue_ns, server_ns, reply_ns: the parts of `wait`.
         is_whole: whether all parts are known.
         longest: transport and total of the calls with the longest transport, ns.
+        longest_queued: the same of the calls that queued longest.
         offset_error_ns: how far the clocks of the two sides may be apart after correction; 0 on one host.
         first_ns, last_ns: begin of the earliest and of the latest call; `origin_ns` is that of the first call added.
         moments: sums for a line through queue over time since `origin_ns`: t, t², t·queue, in s and ns.
@@ -44,6 +45,7 @@ class Split:
     reply_ns: float = 0.0
     is_whole: bool = False
     longest: list[tuple[int, int]] = field(default_factory=list)
+    longest_queued: list[tuple[int, int]] = field(default_factory=list)
     offset_error_ns: int = 0
     first_ns: int = 0
     last_ns: int = 0
@@ -64,12 +66,21 @@ class Split:
 
     @property
     def usual_transport_ratio(self) -> float:
-        """The same without the calls that took the longest to transport, 1 % of all, at least one and at most 16: a
-        connection that was made first says nothing of the other calls.
+        """The same without the calls that took the longest to transport, see `_usual_ratio`."""
+        return self._usual_ratio(self.transport_ns, self.longest)
+
+    @property
+    def usual_queue_ratio(self) -> float:
+        """The share of queueing at the server, without the calls that queued longest."""
+        return self._usual_ratio(self.queue_ns, self.longest_queued)
+
+    def _usual_ratio(self, part_ns: float, longest: list[tuple[int, int]]) -> float:
+        """Return a part's share without the calls where it is longest, 1 % of all, at least one and at most 16: a
+        connection that was made first, or a server that had to start, says nothing of the other calls.
         """
-        out = self.longest[: max(1, self.joined_count // 100)]
+        out = longest[: max(1, self.joined_count // 100)]
         rest_ns = self.total_ns - sum(total for _, total in out)
-        return (self.transport_ns - sum(transport for transport, _ in out)) / rest_ns if rest_ns > 0 else 0.0
+        return (part_ns - sum(part for part, _ in out)) / rest_ns if rest_ns > 0 else 0.0
 
     @property
     def span_s(self) -> float:
@@ -133,9 +144,9 @@ class Split:
         transport: Ints = batch.request_ns[rows] + batch.reply_ns[rows]
         if "send" in batch.stages:
             transport = transport + batch.stage_ns[rows, batch.stages.index("send")]
-        places = np.argsort(transport)[-_LONGEST_COUNT:]
-        pairs = zip(transport[places].tolist(), batch.total_ns[rows[places]].tolist(), strict=True)
-        self.longest = heapq.nlargest(_LONGEST_COUNT, [*self.longest, *pairs])
+        self.longest = _with_longest(self.longest, transport, batch.total_ns[rows])
+        if batch.queue_ns is not None:
+            self.longest_queued = _with_longest(self.longest_queued, batch.queue_ns[rows], batch.total_ns[rows])
 
     def _add_types(self, batch: Batch, chosen: Ints | slice) -> None:
         if batch.layout is None:
@@ -146,6 +157,13 @@ class Split:
         moved = np.maximum((batch.sent_bytes + batch.recv_bytes)[chosen], 0).astype(np.float64)
         self.typed_bytes += float(moved[typed[layout]].sum())
         self.wide_bytes += float(np.minimum(wide[layout], moved).sum())
+
+
+def _with_longest(known: list[tuple[int, int]], parts: Ints, totals: Ints) -> list[tuple[int, int]]:
+    """Return those that are longest among the known and the new ones, with the time of the whole calls."""
+    places = np.argsort(parts)[-_LONGEST_COUNT:]
+    pairs = zip(parts[places].tolist(), totals[places].tolist(), strict=True)
+    return heapq.nlargest(_LONGEST_COUNT, [*known, *pairs])
 
 
 def _known_calls(batch: Batch) -> npt.NDArray[np.bool_] | None:

@@ -122,11 +122,25 @@ class MethodSums:
     @property
     def total_error_ratio(self) -> float:
         """How far the estimate of the total may be off, as a ratio to it (95 %): 0 if all calls were timed, infinite if
-        too few of them.
+        too few of them. As many calls as may be of a kind that was not seen count as long as the longest:
+        `unseen_ratio` says how rare longer ones would have to be.
         """
         if not self.untimed_count:
             return 0.0
-        return self.weighted.error_ns * self.scale / self.total_ns if self.total_ns > 0.0 else math.inf
+        unseen_ns = self.weighted.unseen_ratio * self.weighted.count * self.histogram.max
+        error_ns = math.hypot(self.weighted.error_ns, unseen_ns) * self.scale
+        return error_ns / self.total_ns if self.total_ns > 0.0 else math.inf
+
+    @property
+    def least_ns(self) -> float:
+        """What the total is at least (97.5 %)."""
+        error = self.total_error_ratio
+        return max(self.timed_ns, self.total_ns * (1.0 - error)) if math.isfinite(error) else self.timed_ns
+
+    @property
+    def unseen_ratio(self) -> float:
+        """A kind of call that is rarer may be missing from the estimates; 0 if all calls were timed."""
+        return self.weighted.unseen_ratio if self.untimed_count else 0.0
 
     @property
     def stage_ns(self) -> list[float]:
@@ -260,6 +274,19 @@ class GroupSums:
         """How far the estimate of the total may be off, as a ratio to it (95 %); 0 if all calls were timed."""
         error_ns = math.hypot(*(sums.total_error_ratio * sums.total_ns for sums in self.methods.values()))
         return error_ns / self.total_ns if self.total_ns > 0 else 0.0
+
+    @property
+    def unseen_ratio(self) -> float:
+        """A kind of call that is rarer in its method may be missing from the estimates, where there are any; 0 if all
+        calls were timed.
+        """
+        estimated = [sums.unseen_ratio for sums in self.methods.values() if math.isfinite(sums.total_error_ratio)]
+        return max(estimated, default=1.0)
+
+    @property
+    def least_ns(self) -> float:
+        """What the total is at least: for methods with too few timed calls for an estimate, the time of those."""
+        return sum(sums.least_ns for sums in self.methods.values())
 
     @property
     def stage_ns(self) -> list[float]:

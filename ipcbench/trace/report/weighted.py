@@ -47,6 +47,11 @@ class WeightedSums:
         degrees = self.variance_ns2**2 / self.fourth_ns4 if self.fourth_ns4 else math.inf
         return student_975(degrees) * math.sqrt(self.variance_ns2)
 
+    @property
+    def unseen_ratio(self) -> float:
+        """The largest share that calls may have of which none has a record (95 %, the rule of three)."""
+        return min(1.0, 3.0 / self.weighing_count) if self.weighing_count else 1.0
+
     def add(self, batch: Batch, chosen: Ints, weights: npt.NDArray[np.float64]) -> None:
         """Add what the chosen calls tell, with their weights. How much calls differ is taken from one to the next: what
         changes slowly was seen.

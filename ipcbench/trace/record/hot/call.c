@@ -222,7 +222,9 @@ PyObject *call_end_at(HotCall *self, int64_t end_ns, PyObject *kind) {
                 histograms_count(histograms, self->begin_ns, self->ends_ns, self->marks + 1, sent_bytes, recv_bytes, false);
         }
         if (done) {
+            const bool looks = !call_site->always && end_ns >= call_site->look_ns;
             call_end(self);
+            if (looks) return PyObject_CallMethod((PyObject *)call_site, "look", NULL);
             Py_RETURN_NONE;
         }
     }

@@ -63,14 +63,7 @@ PyObject *call_site_begin(HotCallSite *self, PyObject *Py_UNUSED(none)) {
     HotCall *call = call_site_free_call(self);
     if (call == NULL) return NULL;
     call->recorded = self->always || --self->timed_left <= 0;
-    if (call->recorded && !self->always) {
-        if (now_ns() >= self->look_ns) {
-            PyObject *looked = PyObject_CallMethod((PyObject *)self, "look", NULL);
-            if (looked == NULL) Py_CLEAR(call);
-            Py_XDECREF(looked);
-        }
-        if (self->timed_left <= 0) call_site_draw(self);
-    }
+    if (call->recorded && !self->always) call_site_draw(self);
     return (PyObject *)call;
 }
 

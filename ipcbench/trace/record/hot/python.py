@@ -233,10 +233,14 @@ class HotCall:
                         self._trace, self._sized = None, False
                         self._begin_ns = self.sent_bytes = self.recv_bytes = self._span = 0
                         call_site._free.append(self)
+                        if end_ns >= call_site.look_ns and not call_site.always:
+                            call_site.look()
                         return
                 elif end_ns - begin_ns <= call_site.slowest_ns and call_site.histograms is not None:
                     call_site.histograms.add(begin_ns, marks, end_ns, self.sent_bytes, self.recv_bytes, False)
                     self._end()
+                    if end_ns >= call_site.look_ns and not call_site.always:
+                        call_site.look()
                     return
             except (StructError, ValueError, TypeError, IndexError):
                 pass  # _leave meets the same error again, and counts it
@@ -279,7 +283,7 @@ class HotCallSite:
         last_stage: the number of the last stage.
         always: whether every call is recorded; if not, on average one in `period`.
         untimed: whether the calls between recorded ones are counted without reading the clock.
-        look_ns: the time from which the next recorded call calls `look`.
+        look_ns: the time from which the end of a timed call calls `look`: not its begin, since that takes a while.
         slowest_ns: the longest call so far.
 
     Args:
@@ -320,10 +324,7 @@ class HotCallSite:
         self._timed_left -= 1
         call._recorded = self._timed_left <= 0
         if call._recorded:
-            if now_ns() >= self.look_ns:
-                self.look()
-            if self._timed_left <= 0:
-                self.draw()
+            self.draw()
         return call
 
     def draw(self) -> None:
