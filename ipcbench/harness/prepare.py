@@ -154,7 +154,9 @@ def select_backends(
     largest = max(payload.payload_bytes for payload in payloads)
     channel = ChannelSpec(
         name=f"{NAME_PREFIX}check",
-        readers=sweep.readers,
+        readers=sweep.most_readers,
+        writers=sweep.most_writers,
+        pattern=sweep.pattern,
         max_message_bytes=message_bytes(largest),
         delivery=sweep.delivery,
         depth=sweep.depth,

@@ -1,0 +1,177 @@
+"""Queues and fan-in: what is refused, what is left, and workers that come and go."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from ipcbench import get_backend
+from ipcbench.errors import (
+    ConfigError,
+    EndOfStream,
+    EndpointClosed,
+    PeerLost,
+    TransportError,
+    TransportTimeout,
+    Unsupported,
+)
+from ipcbench.spec import ChannelSpec
+
+BACKENDS = ["null", "shm", "lmdb", "pipe", "tcp", "zmq"]
+LIMIT_S = 60.0
+
+
+def spec(name: str, **others: Any) -> ChannelSpec:
+    return ChannelSpec(name, max_message_bytes=100, **others)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"writers": 2}, "writers"),
+        ({"pattern": "queue", "writers": 2}, "writers"),
+        ({"pattern": "fan_in", "readers": 2}, "readers"),
+        ({"pattern": "queue", "delivery": "latest_value"}, "delivery"),
+        ({"pattern": "star"}, "pattern"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(wrong: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        ChannelSpec("a", **wrong)
+
+
+def test_what_a_backend_does_not_offer_is_refused() -> None:
+    with pytest.raises(Unsupported, match="pattern queue"):
+        get_backend("mpi")().create(spec("ipcb-none", pattern="queue"))
+
+
+def test_a_name_that_is_too_long_for_the_parts_is_refused_and_nothing_is_left() -> None:
+    with pytest.raises(ConfigError, match="1 to 43 characters"):
+        get_backend("shm")().create(spec("a" * 44, pattern="queue"))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_part_that_cannot_be_made_leaves_no_other(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    blocked = backend.create(spec(f"{channel_name}-w2"))
+    with pytest.raises(TransportError, match="exists already"):
+        backend.create(spec(channel_name, pattern="fan_in", writers=3))
+    backend.destroy(blocked)
+    address = backend.create(spec(channel_name, pattern="fan_in", writers=3))
+    with pytest.raises(TransportError, match="writers 0 to 2, not 3"):
+        backend.open_writer(address, 3)
+    for location in ("", "{", "[]", "[1, 2, 3]"):
+        with pytest.raises(TransportError, match="pass the address that `create` returned"):
+            backend.open_reader(replace(address, location=location), 0)
+    backend.destroy(address)
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_endpoints_of_a_queue_close_for_good(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", readers=2, depth=2))
+    writer, worker = backend.open_writer(address), backend.open_reader(address, 1)
+    with pytest.raises(TransportError):
+        backend.open_reader(address, 1)
+    with pytest.raises(TransportTimeout):
+        worker.read(0.5)  # with which it says that it is there
+    writer.write(b"a", LIMIT_S)
+    assert worker.read(LIMIT_S) == b"a"
+    worker.close()
+    worker.close()
+    with pytest.raises(EndpointClosed):
+        worker.read(0.0)
+    writer.drain(LIMIT_S)
+    with pytest.raises(TransportTimeout):  # the other one has not come
+        writer.write(b"b", 0.2)
+    with backend.open_reader(address, 0) as late:
+        with pytest.raises(TransportTimeout):
+            late.read(0.5)
+        writer.write(b"c", LIMIT_S)
+        assert late.read(LIMIT_S) == b"c"
+        writer.close()
+        with pytest.raises(EndpointClosed):
+            writer.write(b"d")
+        with pytest.raises(EndOfStream):
+            late.read(LIMIT_S)
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", ["shm", "pipe"])
+def test_all_workers_gone_is_an_error_of_the_writer(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", readers=1, depth=2))
+    with backend.open_writer(address) as writer:
+        with backend.open_reader(address, 0):
+            for _ in range(2):
+                writer.write(b"a", LIMIT_S)
+        with pytest.raises(PeerLost, match="all workers"):
+            writer.drain(LIMIT_S)
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_workers_that_come_and_go_get_everything_once(name: str, channel_name: str) -> None:
+    """Each of 12 workers, three at a time, takes some and leaves with what it has not begun."""
+    backend, count = get_backend(name)(), 300
+    address = backend.create(spec(channel_name, pattern="queue", readers=13, depth=3))
+    got: Counter[bytes] = Counter()
+
+    def work(indices: range) -> None:
+        for index in indices:
+            with backend.open_reader(address, index) as worker:
+                for _ in range(15):
+                    got[bytes(worker.read(LIMIT_S))] += 1
+
+    threads = [threading.Thread(target=work, args=(range(first, 12, 3),)) for first in range(3)]
+    with backend.open_writer(address) as writer:
+        for thread in threads:
+            thread.start()
+        for number in range(180):
+            writer.write(b"%d" % number, LIMIT_S)
+        writer.drain(LIMIT_S)  # what a worker leaves behind is given to others meanwhile
+        for thread in threads:
+            thread.join()
+        with backend.open_reader(address, 12) as last:
+            end = threading.Thread(target=lambda: [writer.write(b"%d" % n, LIMIT_S) for n in range(180, count)])
+            end.start()
+            while len(got) < count:
+                got[bytes(last.read(LIMIT_S))] += 1
+            end.join()
+            last.release()
+            writer.drain(LIMIT_S)
+    assert got == Counter(b"%d" % number for number in range(count))
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_the_reader_of_a_fan_in_takes_turns(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="fan_in", writers=3, depth=64))
+    writers = [backend.open_writer(address, index) for index in range(3)]
+    with backend.open_reader(address, 0) as reader:
+        pending = [threading.Thread(target=lambda w=w: [w.write(b"x", LIMIT_S) for _ in range(20)]) for w in writers]
+        for thread in pending:
+            thread.start()
+        turns = []
+        for _ in range(60):
+            assert reader.read(LIMIT_S) == b"x"
+            turns.append(reader.last_writer)
+        for thread in pending:
+            thread.join()
+        assert Counter(turns) == {0: 20, 1: 20, 2: 20}
+        with pytest.raises(TransportTimeout):
+            reader.read(0.0)
+        for writer in writers:
+            writer.close()
+        for _ in range(2):
+            with pytest.raises(EndOfStream):
+                reader.read(LIMIT_S)
+    backend.destroy(address)
+    assert not any(each.startswith(channel_name) for each in os.listdir("/dev/shm"))
