@@ -6,7 +6,9 @@
 >>> run.to_frame()                           # its figures, with pandas or polars
 >>> choice = ipcbench.recommend("1MiB", readers=3, run=run)
 >>> print(choice.sentence())
->>> backend = ipcbench.get_backend("shm")()  # the code that was measured, as a library
+>>> channel = ipcbench.connect("name")       # what was measured, in use: on both sides
+>>> from ipcbench import rpc                 # and calls
+>>> backend = ipcbench.get_backend("shm")()  # and what both are made of
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from ipcbench.analysis.library import Comparison, Run
     from ipcbench.analysis.recommend.answer import Recommendation
     from ipcbench.analysis.recommend.question import Question
+    from ipcbench.channels.connect import connect
     from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
     from ipcbench.results.store import Run as StoredRun
     from ipcbench.spec import ChannelSpec, SweepSpec
@@ -41,6 +44,7 @@ __all__ = [
     "Writer",
     "__version__",
     "compare",
+    "connect",
     "errors",
     "get_backend",
     "load",
@@ -60,6 +64,7 @@ _HOMES = {
     "Run": "ipcbench.analysis.library",
     "SweepSpec": "ipcbench.spec",
     "Writer": "ipcbench.backend",
+    "connect": "ipcbench.channels.connect",
 }
 
 

@@ -13,6 +13,8 @@ IpcbenchError
 │   ├── MessageTooLarge    nothing was sent; the channel stays usable
 │   ├── PayloadTypeError   what was to be written has no bytes to send; also a TypeError
 │   └── EncodeError        an object, or something in it, cannot travel: its path; also a TypeError
+├── UnknownMethod          a server has no method of that name: lists those that it has
+├── RemoteError            a method that was called in another process raised: type, text, traceback
 ├── TrialError
 │   ├── WorkerCrashed      a process of the group ended: role, exit code, last lines of its stderr
 │   └── WorkerTimeout      a process of the group did not answer by its deadline
@@ -161,6 +163,31 @@ class EncodeError(TransportError, TypeError):
     def __init__(self, path: str, type_name: str, reason: str) -> None:
         super().__init__(f"{path} ({type_name}) cannot be sent: {reason}")
         self.path, self.type_name, self.reason = self._parts = (path, type_name, reason)
+
+
+class UnknownMethod(IpcbenchError):
+    """A server has no method of that name."""
+
+    def __init__(self, server: str, name: str, known: Iterable[str]) -> None:
+        self.server, self.name, self.known = self._parts = (server, name, tuple(known))
+        meant = did_you_mean(closest(name, self.known))
+        super().__init__(f"server {server!r} has no method {name!r}{meant}; it has: {', '.join(self.known) or 'none'}")
+
+
+class RemoteError(IpcbenchError):
+    """A method that was called in another process raised.
+
+    Attributes:
+        type_name: name of the exception's type.
+        text: its text.
+        traceback: as Python would have printed it there.
+    """
+
+    def __init__(self, type_name: str, text: str, traceback: str) -> None:
+        super().__init__(f"{type_name}: {text}" if text else type_name)
+        self.type_name, self.text, self.traceback = self._parts = (type_name, text, traceback)
+        if hasattr(self, "add_note"):  # from Python 3.11 on
+            self.add_note(f"In the other process:\n{traceback.rstrip()}")
 
 
 class TrialError(IpcbenchError):

@@ -119,8 +119,9 @@ class Rendezvous:
         return True
 
     def remove(self) -> None:
-        """Remove it if nothing is in it."""
-        with suppress(OSError):
+        """Remove it if nothing is in it, and it is ours."""
+        with suppress(OSError, TransportError):
+            require_ours(self.path)
             self.path.rmdir()
 
     @contextmanager

@@ -13,7 +13,10 @@ from __future__ import annotations
 import math
 import struct
 import sys
-from collections.abc import Callable, Iterable
+import threading
+from ast import literal_eval
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import msgpack
@@ -27,11 +30,15 @@ ALIGN: Final = 64
 Buffer = bytes | bytearray | memoryview
 
 _PREFIX = struct.Struct("<II")
+_PART = struct.Struct("<QQBB")
+"""Where a part is, behind the head; its size; how many dimensions it has; whether it is stored by columns. The lengths of
+the dimensions and the name of the type follow."""
+_SHAPES = tuple(struct.Struct(f"<{count}q") for count in range(65))
 _TUPLE, _ARRAY, _SCALAR, _TENSOR, _BUFFER, _BYTES = range(1, 7)
 """Types of msgpack's extensions."""
 _LARGE_BYTES = 4096
 """From this size on, bytes become a part: in the head they would be copied once more."""
-_LARGE_HEAD_BYTES = 65_536
+_LARGE_HEAD_BYTES = _PACKER_BYTES = 65_536
 _MOST_LEVELS = 512
 """So deep msgpack goes."""
 _PADDING = bytes(ALIGN)
@@ -43,13 +50,15 @@ class Packed:
     Attributes:
         buffers: what to write, one behind the other.
         size_bytes: all together.
+        is_in_slot: whether the message lies in the slot already.
     """
 
-    __slots__ = ("buffers", "size_bytes")
+    __slots__ = ("buffers", "is_in_slot", "size_bytes")
 
-    def __init__(self, buffers: list[Buffer], size_bytes: int) -> None:
+    def __init__(self, buffers: list[Buffer], size_bytes: int, is_in_slot: bool = False) -> None:
         self.buffers = buffers
         self.size_bytes = size_bytes
+        self.is_in_slot = is_in_slot
 
 
 class Slot:
@@ -99,20 +108,21 @@ def pack(obj: Any, prefix: bytes = b"", slot: Slot | None = None, what: str = "t
     Raises:
         EncodeError: something in it cannot travel; the text has its path.
     """
-    packer = _Packer()
+    packer = getattr(_of_thread, "packer", None)
+    if packer is None:
+        packer = _of_thread.packer = _Packer()
     try:
-        head = packer.head(obj)
+        head, parts = packer.pack(obj)
         if len(head) > _LARGE_HEAD_BYTES:  # there may be large bytes in it
-            packer = _Packer()
-            head = packer.head(_lifted(obj))
+            head, parts = packer.pack(_lifted(obj))
     except (TypeError, ValueError, OverflowError, RecursionError, BufferError) as error:
         raise _first_failure(obj, what, error) from error
-    parts, start_bytes = packer.parts, len(prefix) + _PREFIX.size + len(head)
+    start_bytes = len(prefix) + _PREFIX.size + len(head)
     if slot is not None:
         if len(parts) == 1 and slot.holds(parts[0]) and start_bytes <= Slot.ROOM_BYTES:
             slot.memory[:start_bytes] = prefix + _PREFIX.pack(len(head), Slot.ROOM_BYTES) + head
             size_bytes = Slot.ROOM_BYTES + len(parts[0])
-            return Packed([slot.memory[:size_bytes]], size_bytes)
+            return Packed([slot.memory[:size_bytes]], size_bytes, is_in_slot=True)
         # The memory of the slot may become that of this very message.
         parts = [bytes(part) if slot.overlaps(part) else part for part in parts]
     data_offset = -(-start_bytes // ALIGN) * ALIGN
@@ -137,15 +147,31 @@ def unpack(view: memoryview, prefix_bytes: int = 0, copy: bool = True) -> Any:
     Raises:
         TransportError: the message is damaged, or holds what needs a module that is not installed here.
     """
+    return _unpack(view, prefix_bytes, copy)[0]
+
+
+def unpack_shared(view: memoryview, prefix_bytes: int = 0) -> tuple[Any, object]:
+    """Return the object of a message, without a copy, and what all its arrays, tensors and buffers hold a reference to:
+    whoever has the only one knows that none of them is left.
+
+    Raises:
+        as `unpack`.
+    """
+    return _unpack(view, prefix_bytes, copy=False)
+
+
+def _unpack(view: memoryview, prefix_bytes: int, copy: bool) -> tuple[Any, object]:
     try:
         head_bytes, data_offset = _PREFIX.unpack_from(view, prefix_bytes)
         start = prefix_bytes + _PREFIX.size
         if not start + head_bytes <= len(view) or data_offset > -(-len(view) // ALIGN) * ALIGN:
             raise ValueError(f"a head of {head_bytes} bytes in a message of {len(view)}")
-        return _Unpacker(view, data_offset, copy).object_in(view[start : start + head_bytes])
+        data = view[data_offset:]
+        parts = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+        return _Unpacker(parts, copy).object_in(view[start : start + head_bytes]), parts
     except TransportError:
         raise
-    except (ValueError, TypeError, LookupError, OverflowError, RecursionError, struct.error) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, SyntaxError, struct.error) as error:
         raise TransportError(f"a message cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}; "
                              "do both sides have the same version of ipcbench?") from error  # fmt: skip
     except msgpack.UnpackException as error:
@@ -153,54 +179,73 @@ def unpack(view: memoryview, prefix_bytes: int = 0, copy: bool = True) -> Any:
 
 
 class _Packer:
-    """Packs one object.
+    """Packs objects, one after another.
 
     Attributes:
-        parts: its parts, in order.
+        parts: of the object that is being packed, in order.
     """
 
+    __slots__ = ("_end", "_is_busy", "_packer", "parts")
+
     def __init__(self) -> None:
+        self._packer = msgpack.Packer(default=self._extension, strict_types=True, buf_size=_PACKER_BYTES)
+        self._is_busy = False
         self.parts: list[Buffer] = []
         self._end = 0
 
-    def head(self, obj: Any) -> bytes:
-        packed: bytes = msgpack.Packer(default=self._extension, strict_types=True, use_bin_type=True).pack(obj)
+    def pack(self, obj: Any) -> tuple[bytes, list[Buffer]]:
+        """Return the head and the parts of an object."""
+        if self._is_busy:  # this is a signal handler's call, or one of an object's own `__dlpack__`
+            return _Packer().pack(obj)
+        self._is_busy = True
+        try:
+            head: bytes = self._packer.pack(obj)
+            return head, self.parts
+        except BaseException:
+            self._packer.reset()
+            raise
+        finally:
+            self.parts, self._end, self._is_busy = [], 0, False
+
+    def _packed(self, obj: Any) -> bytes:
+        packed: bytes = msgpack.packb(obj, default=self._extension, strict_types=True)
         return packed
 
     def _extension(self, obj: Any) -> Any:
+        """Return what msgpack can pack in place of an object that it cannot."""
         kind = type(obj)
         if kind is np.ndarray:
             return self._array(obj)
         if kind is tuple:
-            return msgpack.ExtType(_TUPLE, self.head(list(obj)))
-        if kind is _Large:
-            return msgpack.ExtType(_BYTES, _plain(self._part(memoryview(obj.value).cast("B"))))
+            return msgpack.ExtType(_TUPLE, self._packed(list(obj)))
         if isinstance(obj, np.generic):
-            return msgpack.ExtType(_SCALAR, _plain((_dtype_text(obj.dtype), obj.tobytes())))
+            return msgpack.ExtType(_SCALAR, _described(0, 0, (), _dtype_text(obj.dtype)) + obj.tobytes())
+        if kind is _Large:
+            return self._part(_BYTES, memoryview(obj.value), (), b"")
+        return self._rarer(obj)
+
+    def _rarer(self, obj: Any) -> Any:
         for base in _BASES:
             if isinstance(obj, base):
                 return base(obj)
+        torch = sys.modules.get("torch")
         if isinstance(obj, tuple):
             return self._extension(tuple(obj))
-        torch = sys.modules.get("torch")
         if torch is not None and isinstance(obj, torch.Tensor):
             return self._tensor(torch, obj)
         if isinstance(obj, np.ma.MaskedArray):
             raise TypeError("a masked array does not travel; pass its data and its mask")
-        if isinstance(obj, np.ndarray):
-            return self._array(np.asarray(obj))
-        if hasattr(obj, "__dlpack__"):
-            return self._array(np.from_dlpack(obj))
+        if isinstance(obj, np.ndarray) or hasattr(obj, "__dlpack__"):
+            return self._array(np.asarray(obj) if isinstance(obj, np.ndarray) else np.from_dlpack(obj))
         return self._buffer(obj)
 
     def _array(self, array: np.ndarray[Any, Any]) -> msgpack.ExtType:
-        if array.dtype.hasobject:
-            raise TypeError("an array of Python objects does not travel; convert it to numbers")
         by_columns = not array.flags.c_contiguous
-        if by_columns and not array.flags.f_contiguous:
-            raise ValueError(f"the array of shape {array.shape} is not contiguous; pass numpy.ascontiguousarray(…)")
-        place = self._part(_bytes_of(array.T if by_columns else array))
-        return msgpack.ExtType(_ARRAY, _plain((*place, _dtype_text(array.dtype), array.shape, by_columns)))
+        if by_columns:
+            if not array.flags.f_contiguous:
+                raise ValueError(f"the array of shape {array.shape} is not contiguous; pass numpy.ascontiguousarray(…)")
+            array = array.T
+        return self._part(_ARRAY, _bytes_of(array), array.shape, _dtype_text(array.dtype), by_columns)
 
     def _tensor(self, torch: Any, tensor: Any) -> msgpack.ExtType:
         if tensor.device.type != "cpu":
@@ -211,7 +256,7 @@ class _Packer:
             raise ValueError(f"the tensor of shape {tuple(tensor.shape)} is not contiguous; pass .contiguous()")
         plain = tensor.detach().resolve_conj().resolve_neg().reshape(-1)
         part = memoryview(plain.view(torch.uint8).numpy()) if plain.numel() else b""
-        return msgpack.ExtType(_TENSOR, _plain((*self._part(part), str(tensor.dtype)[6:], tuple(tensor.shape))))
+        return self._part(_TENSOR, part, tensor.shape, str(tensor.dtype)[6:].encode())
 
     def _buffer(self, obj: Any) -> msgpack.ExtType:
         try:
@@ -220,15 +265,24 @@ class _Packer:
             raise TypeError(f"{type(obj).__qualname__} does not travel; convert it to what does") from None
         if not view.c_contiguous:
             raise ValueError(f"the {type(obj).__qualname__} is not contiguous; pass a copy")
-        place = self._part(view.cast("B") if view.nbytes else b"")
-        return msgpack.ExtType(_BUFFER, _plain((*place, view.format, view.shape)))
+        return self._part(_BUFFER, view.cast("B") if view.nbytes else b"", view.shape, view.format.encode())
 
-    def _part(self, part: Buffer) -> tuple[int, int]:
-        """Take a part; return its place behind the head, and its size."""
+    def _part(
+        self, kind: int, part: Buffer, shape: Sequence[int], text: bytes, by_columns: bool = False
+    ) -> msgpack.ExtType:
         at = -(-self._end // ALIGN) * ALIGN
         self.parts.append(part)
         self._end = at + len(part)
-        return at, len(part)
+        return msgpack.ExtType(kind, _described(at, len(part), shape, text, by_columns))
+
+
+def _described(at: int, size_bytes: int, shape: Sequence[int], text: bytes, by_columns: bool = False) -> bytes:
+    count = len(shape)
+    return _PART.pack(at, size_bytes, count, by_columns) + _SHAPES[count].pack(*shape) + text + _END
+
+
+_of_thread = threading.local()
+"""Has a packer: to make one costs more than to pack a small object."""
 
 
 class _Large:
@@ -250,20 +304,21 @@ def _lifted(obj: Any) -> Any:
     return kind(map(_lifted, obj)) if kind in {list, tuple} else obj
 
 
-def _plain(values: Iterable[Any]) -> bytes:
-    packed: bytes = msgpack.packb(tuple(values))
-    return packed
-
-
 def _bytes_of(array: np.ndarray[Any, Any]) -> Buffer:
-    """Return the bytes of a contiguous array of any type."""
-    return memoryview(array.reshape(-1).view(np.uint8)) if array.nbytes else b""
+    """Return the bytes of an array of any type, contiguous in C order."""
+    try:
+        return array.data.cast("B")
+    except (TypeError, ValueError, BufferError):  # it is empty, or of a type that buffers do not have
+        return memoryview(array.reshape(-1).view(np.uint8)) if array.nbytes else b""
 
 
-def _dtype_text(dtype: np.dtype[Any]) -> Any:
+@lru_cache(maxsize=256)
+def _dtype_text(dtype: np.dtype[Any]) -> bytes:
     """Return what `_dtype_of` makes the type from: NumPy's description, or the name of one that another package adds."""
+    if dtype.hasobject:
+        raise TypeError("an array of Python objects does not travel; convert it to numbers")
     is_added = dtype.kind == "V" and dtype.names is None and dtype.type is not np.void
-    return dtype.name if is_added else np.lib.format.dtype_to_descr(dtype)
+    return repr(dtype.name if is_added else np.lib.format.dtype_to_descr(dtype)).encode()
 
 
 def _first_failure(obj: Any, what: str, error: Exception) -> EncodeError:
@@ -291,95 +346,100 @@ def _first_failure(obj: Any, what: str, error: Exception) -> EncodeError:
 
 def _failure(obj: Any) -> Exception | None:
     try:
-        _Packer().head(obj)
+        _Packer().pack(obj)
     except (TypeError, ValueError, OverflowError, RecursionError, BufferError) as error:
         return error
     return None
 
 
 class _Unpacker:
-    """Unpacks one message."""
+    """Unpacks one message.
 
-    def __init__(self, view: memoryview, data_offset: int, copy: bool) -> None:
-        self._data = view[data_offset:]
+    Attributes:
+        parts: the memory of the parts; what is not copied refers to it.
+    """
+
+    __slots__ = ("_copy", "parts")
+
+    def __init__(self, parts: np.ndarray[Any, Any], copy: bool) -> None:
+        self.parts = parts
         self._copy = copy
-        self._kinds: dict[int, Callable[..., Any]] = {
-            _TUPLE: lambda raw: tuple(self.object_in(raw)),
-            _ARRAY: lambda raw: self._array(*self.object_in(raw)),
-            _SCALAR: lambda raw: _scalar(*self.object_in(raw)),
-            _TENSOR: lambda raw: self._tensor(*self.object_in(raw)),
-            _BUFFER: lambda raw: self._buffer(*self.object_in(raw)),
-            _BYTES: lambda raw: bytes(self._part(*self.object_in(raw))),
-        }
 
     def object_in(self, head: Buffer) -> Any:
         return msgpack.unpackb(head, ext_hook=self._object, strict_map_key=False)
 
     def _object(self, kind: int, raw: bytes) -> Any:
-        if kind not in self._kinds:
-            raise ValueError(f"an extension of type {kind}")
-        return self._kinds[kind](raw)
+        if kind == _TUPLE:
+            return tuple(self.object_in(raw))
+        at, size_bytes, count, by_columns = _PART.unpack_from(raw)
+        shape = _SHAPES[count].unpack_from(raw, _PART.size)
+        text, _, rest = raw[_PART.size + 8 * count :].partition(_END)
+        if not at <= at + size_bytes <= len(self.parts):
+            raise ValueError(f"a part of {size_bytes} bytes at {at} of {len(self.parts)}")
+        if kind == _ARRAY:
+            return self._array(at, size_bytes, shape, _dtype_of(text), by_columns)
+        if kind == _BYTES:
+            return self.parts[at : at + size_bytes].tobytes()
+        if kind == _SCALAR:
+            return np.frombuffer(rest, _dtype_of(text))[0]
+        if kind == _TENSOR:
+            return self._tensor(at, size_bytes, shape, text.decode())
+        if kind == _BUFFER:
+            part = memoryview(self._array(at, size_bytes, (size_bytes,), _BYTE, False))
+            return part.cast(text.decode(), shape) if size_bytes else part.cast(text.decode())
+        raise ValueError(f"an extension of type {kind}")
 
-    def _part(self, at: int, size_bytes: int) -> memoryview:
-        if not 0 <= at <= at + size_bytes <= len(self._data):
-            raise ValueError(f"a part of {size_bytes} bytes at {at} of {len(self._data)}")
-        return self._data[at : at + size_bytes]
-
-    def _array(self, at: int, size_bytes: int, text: Any, shape: list[int], by_columns: bool) -> Any:
-        dtype = _dtype_of(text)
-        raw = self._bytes(at, size_bytes, dtype.alignment)
-        array = np.ndarray(shape[::-1] if by_columns else shape, dtype, raw) if raw.size else np.empty(shape, dtype)
+    def _array(
+        self, at: int, size_bytes: int, shape: tuple[int, ...], dtype: np.dtype[Any], by_columns: bool
+    ) -> np.ndarray[Any, Any]:
+        if not size_bytes:
+            array = np.empty(shape, dtype)
+        else:
+            array = np.ndarray(shape, dtype, self.parts, at)
+            if self._copy or not array.flags.aligned:
+                array = array.copy()
+            else:
+                array.flags.writeable = False
         if array.nbytes != size_bytes:
-            raise ValueError(f"an array of shape {tuple(shape)} in {size_bytes} bytes")
+            raise ValueError(f"an array of shape {shape} in {size_bytes} bytes")
         return array.T if by_columns else array
 
-    def _tensor(self, at: int, size_bytes: int, name: str, shape: list[int]) -> Any:
+    def _tensor(self, at: int, size_bytes: int, shape: tuple[int, ...], name: str) -> Any:
         try:
             import torch
         except ImportError:
-            raise TransportError("a torch tensor was sent, and torch is not installed here; install it, or send "
-                                 "NumPy arrays") from None  # fmt: skip
+            raise TransportError(
+                "a torch tensor was sent, and torch is not installed here; install it, or send NumPy arrays"
+            ) from None
         dtype = getattr(torch, name, None)
-        if not isinstance(dtype, torch.dtype):
+        if type(dtype) is not torch.dtype:
             raise ValueError(f"a tensor of type {name!r}, which torch {torch.__version__} does not have")
         if not size_bytes:
             return torch.empty(shape, dtype=dtype)
-        raw = self._bytes(at, size_bytes, dtype.itemsize)
-        raw.flags.writeable = True  # torch knows no other; the memory of a message is writable, if anybody insists
+        raw = self._array(at, size_bytes, (size_bytes,), _BYTE, False)
+        if not raw.flags.writeable:  # torch has no others, and warns; writing to it is undefined all the same
+            raw = np.ndarray((size_bytes,), _BYTE, self.parts, at)
         return torch.from_numpy(raw).view(dtype).reshape(shape)
 
-    def _buffer(self, at: int, size_bytes: int, form: str, shape: list[int]) -> memoryview:
-        part = self._part(at, size_bytes)
-        part = memoryview(bytearray(part)) if self._copy else part.toreadonly()
-        return part.cast(form, shape) if 0 not in shape else part.cast(form)
 
-    def _bytes(self, at: int, size_bytes: int, alignment: int) -> np.ndarray[Any, Any]:
-        """Return the bytes of a part, in memory of their own if they are to be copied, or are not aligned."""
-        shared = np.frombuffer(self._part(at, size_bytes), np.uint8)
-        if self._copy or shared.__array_interface__["data"][0] % alignment:
-            return shared.copy()
-        shared.flags.writeable = False
-        return shared
-
-
-def _dtype_of(text: Any) -> np.dtype[Any]:
+@lru_cache(maxsize=256)
+def _dtype_of(text: bytes) -> np.dtype[Any]:
+    descr = literal_eval(text.decode())
     try:
-        return np.lib.format.descr_to_dtype(text) if not isinstance(text, str) else np.dtype(text)
+        return np.lib.format.descr_to_dtype(descr)
     except TypeError as error:
-        if not isinstance(text, str):
-            raise
         try:
             import ml_dtypes
         except ImportError:
-            raise TransportError(f"an array of type {text!r} was sent, for which ml_dtypes is not installed here; "
-                                 "install it, or send a torch tensor") from error  # fmt: skip
-        return np.dtype(getattr(ml_dtypes, text))
+            raise TransportError(
+                f"an array of type {descr!r} was sent, for which ml_dtypes is not installed here; install it, or send a "
+                "torch tensor"
+            ) from error
+        return np.dtype(getattr(ml_dtypes, descr))
 
 
-def _scalar(text: Any, raw: bytes) -> Any:
-    return np.frombuffer(raw, _dtype_of(text))[0]
-
-
+_BYTE = np.dtype(np.uint8)
+_END = b"\0"
 _BASES = (str, int, float, dict, list)
 """Subclasses of these travel as these."""
 _BYTES_TYPES = frozenset({bytes, bytearray})

@@ -1,0 +1,225 @@
+"""An end of a channel that was found by its name: objects go in and come out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Any, Self
+
+from ipcbench.backend import Reader, Writer
+from ipcbench.channels.rendezvous import LOOK_S
+from ipcbench.channels.sender import Sender
+from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout, Unsupported
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
+from ipcbench.workload.objects import unpack
+
+
+class Place:
+    """A place in an epoch, taken.
+
+    Attributes:
+        is_latest: whether the channel carries the latest value.
+        writer: None for one who only reads.
+        reader: None for one who only writes.
+        absent: returns the places that nobody has taken yet, and without which nothing can be sent.
+        leave: gives it up, after the endpoints have closed.
+    """
+
+    __slots__ = ("absent", "is_latest", "leave", "reader", "writer")
+
+    def __init__(
+        self,
+        is_latest: bool,
+        writer: Writer | None,
+        reader: Reader | None,
+        absent: Callable[[], list[str]],
+        leave: Callable[[], None],
+    ) -> None:
+        self.is_latest, self.writer, self.reader, self.absent, self.leave = is_latest, writer, reader, absent, leave
+
+
+class Channel:
+    """One end of a channel; `ipcbench.connect` makes it. One thread at a time may send, and one receive.
+
+    Attributes:
+        name: of the channel.
+    """
+
+    def __init__(self, name: str, enter: Callable[[int | None], Place], deadline: int | None) -> None:
+        """Take a place.
+
+        Args:
+            name: of the channel.
+            enter: takes a place, by a deadline.
+            deadline: for the first place (ns of the clock).
+        """
+        self.name = name
+        self._enter = enter
+        self._is_closed = False
+        self._set(enter(deadline))
+
+    def _set(self, place: Place) -> None:
+        self._place = place
+        self._sender = Sender(place.writer) if place.writer is not None else None
+        self._are_there = False
+        self._value: Any = None
+        self._has_value = False
+
+    def send(self, obj: Any, timeout_s: float | None = None) -> None:
+        """Send an object. The first call waits until the other side has connected.
+
+        Args:
+            obj: None, numbers, text, bytes, lists, tuples, dicts, arrays and tensors, or anything made of these.
+            timeout_s: how long to wait for room; None waits forever.
+
+        Raises:
+            TransportTimeout: there was no room by then, or the other side has not connected; nothing was sent.
+            EncodeError: something in the object cannot travel.
+            MessageTooLarge: it needs more than `max_bytes`.
+            PeerLost: the other side has died; `reconnect` waits for it to come back.
+            EndpointClosed: after `close`.
+        """
+        sender = self._sending()
+        if not self._are_there:
+            deadline = deadline_ns(timeout_s)
+            self._await_others(deadline)
+            timeout_s = remaining_s(deadline)
+        try:
+            sender.send(obj, timeout_s=timeout_s)
+        except (PeerLost, TransportTimeout) as error:
+            raise self._named(error, timeout_s, "there was no room") from error
+
+    def empty(self, shape: Any, dtype: Any = "float32", timeout_s: float | None = None) -> Any:
+        """Return an array in the channel's memory, with undefined contents, if the transport can (`shm`): the next
+        object sent may hold it, and it is then not copied. It must not be used after that.
+
+        Raises:
+            as `send`.
+        """
+        return self._sending().empty(shape, dtype, timeout_s)
+
+    def recv(self, timeout_s: float | None = None, copy: bool = True) -> Any:
+        """Return the next object.
+
+        Args:
+            timeout_s: how long to wait; 0 only looks; None waits forever.
+            copy: False has its arrays share the channel's memory, until the next `recv`; they are read-only.
+
+        Raises:
+            TransportTimeout: there was none by then.
+            EndOfStream: the other side has closed, and everything was received.
+            PeerLost: the other side has died; `reconnect` waits for it to come back.
+            EndpointClosed: after `close`.
+        """
+        reader = self._receiving()
+        try:
+            message = reader.read(timeout_s)
+        except (PeerLost, EndOfStream, TransportTimeout) as error:
+            raise self._named(error, timeout_s, "nothing came") from error
+        obj = unpack(message, copy=copy)
+        if copy:
+            reader.release()
+        return obj
+
+    def value(self, timeout_s: float | None = None) -> Any:
+        """Return the latest value. Each is decoded once: the same object is returned until there is a newer one.
+
+        Args:
+            timeout_s: how long to wait for the first one.
+
+        Raises:
+            Unsupported: the channel carries every message.
+            Others: as `recv`; EndOfStream and PeerLost only if there never was a value.
+        """
+        if not self._place.is_latest:
+            raise Unsupported(
+                f"channel {self.name!r} carries every message; value() is for one made with delivery='latest_value'"
+            )
+        try:
+            self._value = self.recv(0.0 if self._has_value else timeout_s)
+            self._has_value = True
+        except (TransportTimeout, EndOfStream, PeerLost):
+            if not self._has_value:
+                raise
+        return self._value
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield objects until the other side has closed."""
+        while True:
+            try:
+                yield self.recv()
+            except EndOfStream:
+                return
+
+    def reconnect(self, timeout_s: float | None = None) -> None:
+        """Leave this epoch, in which a side has closed or died, and wait for a place in the next one.
+
+        What was sent and not received is lost, with every message of the old epoch.
+
+        Raises:
+            TransportTimeout: there is none by then.
+        """
+        if self._is_closed:
+            raise self._closed()
+        deadline = deadline_ns(timeout_s)
+        self._leave()
+        self._set(self._enter(deadline))
+
+    def fileno(self) -> int | None:
+        """Return a descriptor that becomes readable when there may be something to receive; see `Reader.fileno`."""
+        return self._receiving().fileno()
+
+    def close(self) -> None:
+        """Leave the channel; whoever leaves last removes it. A second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._leave()
+
+    def _leave(self) -> None:
+        with ExitStack() as leaving:
+            leaving.callback(self._place.leave)
+            for end in (self._place.writer, self._place.reader):
+                if end is not None:
+                    leaving.callback(end.close)
+
+    def _sending(self) -> Sender:
+        if self._is_closed:
+            raise self._closed()
+        if self._sender is None:
+            raise Unsupported(f"this end of channel {self.name!r} only receives: it was connected with role='reader'")
+        return self._sender
+
+    def _receiving(self) -> Reader:
+        if self._is_closed:
+            raise self._closed()
+        if self._place.reader is None:
+            raise Unsupported(f"this end of channel {self.name!r} only sends: it was connected with role='writer'")
+        return self._place.reader
+
+    def _named(self, error: TransportError, timeout_s: float | None, what: str) -> TransportError:
+        """Return an error of an endpoint with the name of this channel in place of that of the transport's."""
+        if isinstance(error, TransportTimeout):
+            return TransportTimeout(f"channel {self.name!r}: {what} within {timeout_s:g} s")
+        if isinstance(error, EndOfStream):
+            return EndOfStream(f"channel {self.name!r}: the other side has closed, and everything was received")
+        return PeerLost(f"channel {self.name!r}: the other side is gone; reconnect() waits for it to come back")
+
+    def _closed(self) -> EndpointClosed:
+        return EndpointClosed(f"this end of channel {self.name!r} is closed")
+
+    def _await_others(self, deadline: int | None) -> None:
+        while absent := self._place.absent():
+            if deadline is not None and now_ns() >= deadline:
+                raise TransportTimeout(f"channel {self.name!r}: nobody has connected yet as {', '.join(absent)}")
+            time.sleep(LOOK_S)
+        self._are_there = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,24 @@
+"""Calls from many processes to one, over any transport that was measured.
+
+>>> from ipcbench import rpc
+>>> server = rpc.Server("shm", "gpu")
+>>> @server.method
+... def matmul(a, b):
+...     return a @ b
+>>> server.serve()                                             # in one process
+
+>>> with rpc.connect("gpu", timeout_s=10) as client:           # in others
+...     product = client.matmul(a, b)
+...     future = client.submit("matmul", a, b)
+
+- `protocol`: what the two sides say to each other
+- `server`, `client`: the sides; `aio`: both for asyncio
+"""
+
+from __future__ import annotations
+
+from ipcbench.errors import RemoteError
+from ipcbench.rpc.client import Client, connect
+from ipcbench.rpc.server import Server
+
+__all__ = ["Client", "RemoteError", "Server", "connect"]

@@ -1,0 +1,265 @@
+"""Calls with asyncio: a server whose methods may be coroutines, and a client whose calls are awaited.
+
+>>> from ipcbench.rpc import aio
+>>> server = aio.Server("shm", "gpu")
+>>> @server.method
+... async def wait(seconds):
+...     await asyncio.sleep(seconds)
+>>> await server.serve()                                  # in one process
+
+>>> async with aio.connect("gpu", timeout_s=10) as client:   # in others
+...     await asyncio.gather(*(client.wait(1) for _ in range(10)))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from types import TracebackType
+from typing import Any, Self
+
+from ipcbench import trace
+from ipcbench.errors import EndOfStream, EndpointClosed, IpcbenchError, PeerLost, TransportError, TransportTimeout
+from ipcbench.rpc import server as blocking
+from ipcbench.rpc.client import Session, open_session, outcome_of, packed_call
+from ipcbench.rpc.protocol import head_of, meeting_of
+from ipcbench.rpc.server import Loop, Served, ServedClient
+from ipcbench.trace.record.serve import Arrival
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
+
+_LOOK_S = 0.1
+"""Interval of looks whether a server lives that calls wait for: a death makes no descriptor readable."""
+_FULL_S = 0.002
+
+
+def connect(name: str, timeout_s: float | None = None) -> Client:
+    """Return a client of the server of that name on this host; it connects when it is entered, or at the first call.
+
+    Args:
+        name: of the server.
+        timeout_s: how long to wait for it to be there; and for each call, if that has no time-out of its own. None
+            waits forever.
+    """
+    return Client(name, timeout_s)
+
+
+class Client:
+    """Calls the methods of a server from one event loop. Each method is an attribute: `await client.matmul(a, b)`."""
+
+    def __init__(self, name: str, timeout_s: float | None = None) -> None:
+        self._meeting = meeting_of(name)
+        self._timeout_s = timeout_s
+        self._numbers = count(1)
+        self._session: Session | None = None
+        self._sending = asyncio.Lock()
+        self._room = asyncio.Event()
+        self._looks: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        if method.startswith("_"):
+            raise AttributeError(method)
+        bound = partial(self.call, method)
+        setattr(self, method, bound)
+        return bound
+
+    async def call(self, method: str, /, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
+        """Call a method and return its result; see `ipcbench.rpc.Client.call`."""
+        deadline = deadline_ns(self._timeout_s if timeout_s is None else timeout_s)
+        with trace.call(method, peer=self._meeting.name) as call:
+            async with self._sending:
+                session = await self._connected(deadline)
+                await self._await_room(session, deadline)
+                number = next(self._numbers)
+                packed = packed_call(session, method, number, args, kwargs, call)
+                future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                session.waiting[number] = future
+                try:
+                    await self._write(session, packed, deadline)
+                except BaseException:
+                    session.waiting.pop(number, None)
+                    raise
+                call.sent()
+            try:
+                size_bytes, result = await asyncio.wait_for(future, remaining_s(deadline))
+            except asyncio.TimeoutError as error:
+                raise TransportTimeout(f"server {self._meeting.name!r}: there is no reply within the time-out; it may "
+                                       "still come") from error  # fmt: skip
+            finally:
+                if not future.done() or future.cancelled():
+                    session.waiting[number] = None  # its reply may still come
+            call.received(size_bytes)
+            return result
+
+    async def _connected(self, deadline: int | None) -> Session:
+        if self._is_closed:
+            raise EndpointClosed(f"the client of server {self._meeting.name!r} is closed")
+        if self._session is None:
+            session = await asyncio.to_thread(open_session, self._meeting, deadline)
+            self._session = session
+            descriptor = session.line.reader.fileno()
+            asyncio.get_running_loop().add_reader(descriptor, self._read, session)
+            self._looks = asyncio.create_task(self._look(session))
+        return self._session
+
+    async def _await_room(self, session: Session, deadline: int | None) -> None:
+        while len(session.waiting) >= session.options.depth:
+            self._room.clear()
+            try:
+                await asyncio.wait_for(self._room.wait(), remaining_s(deadline))
+            except asyncio.TimeoutError as error:
+                raise TransportTimeout(
+                    f"server {self._meeting.name!r} has {session.options.depth} calls of this client, and none ends"
+                ) from error
+
+    async def _write(self, session: Session, packed: Any, deadline: int | None) -> None:
+        sender = session.line.sender
+        try:
+            sender.write(packed, 0.0)
+        except TransportTimeout:  # large ones may have to wait for room
+            await asyncio.to_thread(sender.write, packed, remaining_s(deadline))
+        except (PeerLost, EndOfStream) as error:
+            raise self._lose(session) from error
+
+    def _read(self, session: Session) -> None:
+        """Hand all replies that are there to their calls."""
+        try:
+            while session is self._session:
+                message = session.line.reader.read(0.0)
+                kind, _, number = head_of(message)
+                future = session.waiting.pop(number, None)
+                self._room.set()
+                if future is None or future.done():
+                    continue
+                try:
+                    future.set_result((len(message), outcome_of(kind, message, copy=True)))
+                except IpcbenchError as error:
+                    future.set_exception(error)
+        except TransportTimeout:
+            pass
+        except TransportError as error:
+            self._lose(session).__cause__ = error
+
+    async def _look(self, session: Session) -> None:
+        """See to it that the calls in flight notice the death of the server."""
+        while self._session is session:
+            await asyncio.sleep(_LOOK_S)
+            if session.waiting:
+                self._read(session)
+
+    def _lose(self, session: Session) -> PeerLost:
+        error = session.lost()
+        self._end(session, error)
+        return error
+
+    def _end(self, session: Session, error: TransportError) -> None:
+        if self._session is session:
+            self._session = None
+            with suppress(IpcbenchError, RuntimeError):
+                descriptor = session.line.reader.fileno()
+                asyncio.get_running_loop().remove_reader(descriptor)
+        waiting = [future for future in session.waiting.values() if future is not None and not future.done()]
+        session.waiting.clear()
+        session.close()
+        self._room.set()
+        for future in waiting:
+            future.set_exception(error)
+
+    async def close(self) -> None:
+        """Close the connection; calls in flight raise EndpointClosed. A second call does nothing."""
+        self._is_closed = True
+        if self._session is not None:
+            self._end(self._session, EndpointClosed(f"the client of server {self._meeting.name!r} is closed"))
+        if self._looks is not None:
+            self._looks.cancel()
+
+    async def __aenter__(self) -> Self:
+        async with self._sending:
+            await self._connected(deadline_ns(self._timeout_s))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace_: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Server(blocking.Server):
+    """Serves methods from an event loop; those that are coroutines run at the same time, others one after another."""
+
+    _shares = False
+
+    async def serve(self) -> None:  # type: ignore[override]
+        """Serve until `stop`, or until the task is cancelled.
+
+        Raises:
+            TransportError: a server of that name is running, or the folder is another user's.
+        """
+        with self._serving(_AsyncLoop) as loop:
+            assert isinstance(loop, _AsyncLoop)  # noqa: S101 - as asked for
+            await loop.served()
+
+    def start(self) -> Self:
+        raise TransportError("a server of asyncio serves in its event loop: use asyncio.create_task(server.serve())")
+
+
+class _AsyncLoop(Loop):
+    """A server while it serves in an event loop."""
+
+    def watch(self, descriptor: int) -> None:
+        asyncio.get_running_loop().add_reader(descriptor, self._notice, descriptor)
+
+    def unwatch(self, descriptor: int) -> None:
+        asyncio.get_running_loop().remove_reader(descriptor)
+
+    async def served(self) -> None:
+        """Return when it is to stop, and no method runs."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._end = asyncio.Event()
+        look_ns = 0
+        try:
+            while not self.is_stopping:
+                waits = any(client.outbox for client in self.clients.values())
+                if waits or now_ns() >= look_ns:
+                    look_ns = now_ns() + 1_000_000_000
+                    self.welcome()
+                    self.serve_all(list(self.clients.values()))
+                with suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self._end.wait(), _FULL_S if waits else 1.0)
+        finally:
+            self.unwatch(self.bell.fileno())
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _notice(self, descriptor: int) -> None:
+        if descriptor == self.bell.fileno():
+            self.bell.sleep(0)
+            self._end.set() if self.is_stopping else self.welcome()
+        elif descriptor in self.clients:
+            self.serve_all([self.clients[descriptor]])
+
+    def execute(self, client: ServedClient, number: int, served: Served, arrival: Arrival, body: list[Any]) -> None:
+        task = asyncio.ensure_future(self._run_async(client, number, served, arrival, body))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run_async(
+        self, client: ServedClient, number: int, served: Served, arrival: Arrival, body: list[Any]
+    ) -> None:
+        args, kwargs = body
+        with trace.serve(arrival, served.name, self.meeting.name) as call:
+            try:
+                result = served.function(*args, **kwargs)
+                if inspect.isawaitable(result):
+                    result = await result
+            except (KeyboardInterrupt, asyncio.CancelledError):
+                raise
+            except BaseException as error:
+                self.fail(client, number, error)
+                return
+            self.reply(client, number, result, call)

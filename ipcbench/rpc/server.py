@@ -1,0 +1,530 @@
+"""The server's side: one process that many clients call."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from sys import getrefcount
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import numpy as np
+
+from ipcbench import trace
+from ipcbench.backend import Address
+from ipcbench.channels.epoch import usable_backend
+from ipcbench.channels.rendezvous import Lock, Rendezvous
+from ipcbench.errors import (
+    ConfigError,
+    EncodeError,
+    EndOfStream,
+    IpcbenchError,
+    MessageTooLarge,
+    PeerLost,
+    TransportError,
+    TransportTimeout,
+)
+from ipcbench.registry import get_backend
+from ipcbench.rpc.protocol import (
+    BELL,
+    CALL,
+    CLIENT_PREFIX,
+    CONTEXT_BYTES,
+    ERROR,
+    HEAD,
+    HELLO,
+    NO_CONTEXT,
+    RESULT,
+    SERVER_ROLE,
+    Line,
+    Options,
+    addresses_in,
+    head_of,
+    meeting_of,
+)
+from ipcbench.spec import ChannelSpec, WaitStrategy, require_choice, whole_number
+from ipcbench.sync.wait import Attempts, Doorbell, has_core_each
+from ipcbench.trace.record.context import extract
+from ipcbench.trace.record.call import ServerCall
+from ipcbench.trace.record.serve import Arrival
+from ipcbench.util.clock import deadline_ns, now_ns
+from ipcbench.util.units import parse_bytes
+from ipcbench.workload.objects import Packed, unpack, unpack_shared
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+_LOOK_S = 1.0
+"""Interval of looks at all clients: the death of one makes no descriptor readable."""
+_LINGER_NS = 60_000
+_NEVER = 2**62
+_FULL_S = 0.002
+"""The same while a reply waits for room."""
+_START_S = 5.0
+_HELLO_S = 1.0
+
+
+class Served:
+    """A method as it is offered."""
+
+    __slots__ = ("function", "makes_in_place", "name", "shares")
+
+    def __init__(self, name: str, function: Callable[..., Any], shares: bool, makes_in_place: bool) -> None:
+        self.name, self.function, self.shares, self.makes_in_place = name, function, shares, makes_in_place
+
+
+class ServedClient:
+    """What the server knows of a client.
+
+    Attributes:
+        outbox: replies for which there was no room: number of the call and the packed message.
+    """
+
+    __slots__ = ("addresses", "line", "lock", "outbox", "role")
+
+    def __init__(self, role: str, addresses: tuple[Address, Address], line: Line) -> None:
+        self.role, self.addresses, self.line = role, addresses, line
+        self.outbox: deque[bytes] = deque()
+        self.lock = threading.Lock()
+
+
+class Server:
+    """Serves methods under a name on this host, to processes of the same user.
+
+    Methods run one at a time in the thread that serves, or with `threads` above 1 in as many threads.
+    """
+
+    _shares = True
+    """Whether a method may be given arrays that share the transport's memory."""
+
+    def __init__(
+        self,
+        backend: str,
+        name: str,
+        *,
+        max_bytes: int | str = "16MiB",
+        depth: int = 16,
+        threads: int = 1,
+        wait: WaitStrategy = "auto",
+    ) -> None:
+        """Prepare; nothing is made before `serve` or `start`.
+
+        Args:
+            backend: name of the transport.
+            name: 1 to 24 letters, digits, `-` or `_`.
+            max_bytes: size of the largest request and of the largest reply. Shared memory for both is reserved for each
+                client.
+            depth: how many calls of a client may be in flight; it then waits.
+            threads: how many methods may run at the same time.
+            wait: how endpoints wait, see `ChannelSpec.wait`.
+
+        Raises:
+            ConfigError: a value is not allowed.
+            UnknownBackend, BackendUnavailable: there is no such transport, or not here.
+        """
+        usable_backend(backend)
+        size = parse_bytes(max_bytes, "max_bytes") if isinstance(max_bytes, str) else max_bytes
+        require_choice("wait", wait, ("auto", "spin", "yield", "block"))
+        self._meeting = meeting_of(name)
+        self._options = Options(
+            backend,
+            whole_number("max_bytes", size, 1024, 2**40),
+            whole_number("depth", depth, 2, 1024),
+            wait,
+            os.getpid(),
+        )
+        ChannelSpec("x", max_message_bytes=self._options.max_message_bytes)
+        self._threads = whole_number("threads", threads, 1, 1024)
+        self._methods: dict[str, Served] = {}
+        self._loop: Loop | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+
+    def method(self, function: Method | None = None, *, name: str | None = None, copy: bool = True,
+               out: bool = False) -> Any:  # fmt: skip
+        """Offer a function; used as a decorator, with or without arguments.
+
+        Args:
+            function: its arguments and its result are what `ipcbench.channels` can send.
+            name: under which it is called; its own name by default.
+            copy: False gives it arrays that share the transport's memory: read-only, and valid only until it returns.
+            out: True gives it `out`, a function `out(shape, dtype)` that returns an array in the transport's memory,
+                with undefined contents. If the function returns that array, it is not copied.
+
+        Raises:
+            ConfigError: there is a method of that name.
+        """
+        if function is None:
+            return partial(self.method, name=name, copy=copy, out=out)
+        chosen = name or function.__name__
+        if chosen in self._methods or chosen.startswith("_") or not isinstance(chosen, str):
+            raise ConfigError("method", chosen, "a name that no other method has, not beginning with _")
+        self._methods[chosen] = Served(chosen, function, self._shares and self._threads == 1 and not copy, out)
+        return function
+
+    def serve(self) -> None:
+        """Serve until `stop`, or until Ctrl-C.
+
+        Raises:
+            TransportError: a server of that name is running, or the folder is another user's.
+        """
+        with self._serving(Loop) as loop, suppress(KeyboardInterrupt):
+            loop.run()
+
+    @contextmanager
+    def _serving(self, kind: type[Loop]) -> Iterator[Loop]:
+        """Take the name, and give it up at the end of the block."""
+        with self._starting:
+            if self._loop is not None:
+                raise TransportError(f"server {self._meeting.name!r} serves already")
+            self._loop = loop = kind(self._meeting, self._options, self._methods, self._threads)
+        try:
+            yield loop
+        finally:
+            self._loop = None
+            loop.close()
+
+    def start(self) -> Self:
+        """Serve in a thread of this process, until `stop` or the end of a `with` block.
+
+        Raises:
+            as `serve`.
+        """
+        stack = ExitStack()
+        loop = stack.enter_context(self._serving(Loop))
+
+        def run() -> None:
+            with stack:
+                loop.run()
+
+        self._thread = threading.Thread(target=run, name=f"ipcbench-rpc-{self._meeting.name}", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Stop serving after the method that runs; from any thread or signal handler. Without a server, do nothing."""
+        loop, thread = self._loop, self._thread
+        if loop is not None:
+            loop.stop()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+            self._thread = None
+
+    def __enter__(self) -> Self:
+        return self if self._loop is not None else self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace_: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Loop:
+    """A server while it serves.
+
+    Attributes:
+        meeting: where its clients find it.
+        bell: rung by new clients, and by `stop`.
+        clients: by the descriptors of their requests.
+        is_stopping: whether it is to end.
+    """
+
+    def __init__(self, meeting: Rendezvous, options: Options, methods: dict[str, Served], threads: int) -> None:
+        """Take the name.
+
+        Raises:
+            TransportError: another process has it.
+        """
+        self.meeting = meeting
+        self._options = options
+        self._names = sorted(methods)
+        self._methods = [methods[name] for name in self._names]
+        self.clients: dict[int, ServedClient] = {}
+        self._known: set[str] = set()
+        self.is_stopping = False
+        self._look_ns = 0
+        self._selector = selectors.DefaultSelector()
+        self._attempts = Attempts(_NEVER if options.wait == "block" or not has_core_each(2) else 0)
+        with ExitStack() as undo:
+            undo.callback(self._selector.close)
+            self._lock = self._take(undo)
+            self.watch(self.bell.fileno())
+            self._pool = ThreadPoolExecutor(threads, "ipcbench-rpc") if threads > 1 else None
+            undo.pop_all()
+
+    def watch(self, descriptor: int) -> None:
+        """Take notice of a descriptor that becomes readable."""
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Take no more notice of it."""
+        self._selector.unregister(descriptor)
+
+    def _take(self, undo: ExitStack) -> Lock:
+        meeting = self.meeting
+        with meeting.locked(deadline_ns(_START_S)):
+            lock = meeting.lock(SERVER_ROLE)
+            if lock is None:
+                note = meeting.read(SERVER_ROLE) or {}
+                raise TransportError(
+                    f"a server {meeting.name!r} is running already (process {note.get('pid', 'unknown')}); stop it, or "
+                    "choose another name"
+                )
+            undo.callback(lock.release)
+            self._remove_dead()
+            bell = meeting.path / BELL
+            bell.unlink(missing_ok=True)
+            Doorbell.make(bell)
+            self.bell = Doorbell(bell)
+            undo.callback(self.bell.close)
+            meeting.write(SERVER_ROLE, self._options.note())
+        return lock
+
+    def _remove_dead(self) -> None:
+        """Remove what clients have left that are dead."""
+        for role in self.meeting.notes(CLIENT_PREFIX):
+            if not self.meeting.is_held(role):
+                self._forget(role)
+
+    def _forget(self, role: str) -> None:
+        with suppress(IpcbenchError):
+            note = self.meeting.read(role)
+            for address in addresses_in(note) if note is not None else ():
+                get_backend(address.backend)().destroy(address)
+        self.meeting.forget(role)
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        ready: list[ServedClient] = []
+        while not self.is_stopping:
+            waits = any(client.outbox for client in self.clients.values())
+            timeout_s = _FULL_S if waits else max(0.0, (self._look_ns - now_ns()) / 1e9)
+            if ready and self._linger(ready):
+                timeout_s = 0.0
+            events = self._selector.select(timeout_s)
+            ready = [self.clients[key.fd] for key, _ in events if key.fd in self.clients]
+            if any(key.fd == self.bell.fileno() for key, _ in events):
+                self.bell.sleep(0)
+                self.welcome()
+            if now_ns() >= self._look_ns:
+                self._look_ns = now_ns() + int(_LOOK_S * 1e9)
+                ready = list(self.clients.values())
+                self.welcome()
+            elif waits:
+                ready += [client for client in self.clients.values() if client.outbox and client not in ready]
+            self.serve_all(ready)
+
+    def _linger(self, recent: list[ServedClient]) -> bool:
+        """Look for a short time whether those that have just called call again, if that has paid lately; return whether
+        one has.
+        """
+        attempts = self._attempts
+        if attempts.skips_count:
+            attempts.skips_count -= 1
+            return False
+        start_ns = now_ns()
+        while now_ns() < start_ns + _LINGER_NS:
+            if self.serve_all(recent):
+                attempts.succeeded()
+                return True
+            os.sched_yield()
+        attempts.failed(now_ns() - start_ns)
+        return False
+
+    def serve_all(self, ready: list[ServedClient]) -> bool:
+        """Serve a call of each in turn until none has any; return whether there was one."""
+        left, has_served = deque(ready), False
+        while left and not self.is_stopping:
+            client = left.popleft()
+            if client.line.is_closed:  # while others were served
+                continue
+            try:
+                if self._serve_one(client):
+                    left.append(client)
+                    has_served = True
+            except (EndOfStream, PeerLost) as error:
+                self._drop(client, isinstance(error, PeerLost))
+            except TransportError as error:
+                _warn(f"a client of server {self.meeting.name!r} is dropped: {error}")
+                self._drop(client, is_dead=True)
+        return has_served
+
+    def _serve_one(self, client: ServedClient) -> bool:
+        """Serve the next call of a client; return whether there was one, and there may be another."""
+        if client.outbox and not self._empty_outbox(client):
+            return False
+        asked_ns = now_ns()
+        try:
+            message = client.line.reader.read(0.0)
+        except TransportTimeout:
+            return False
+        received_ns = now_ns()
+        kind, method, number = head_of(message)
+        if kind != CALL or method >= len(self._methods):
+            raise TransportError(f"it sent a message of kind {kind}")
+        served = self._methods[method]
+        context = message[HEAD.size : HEAD.size + CONTEXT_BYTES].tobytes()
+        arrival = Arrival(None if context == NO_CONTEXT else extract(context), asked_ns, received_ns)
+        shared: object = None
+        try:
+            if served.shares:
+                body, shared = unpack_shared(message, HEAD.size + CONTEXT_BYTES)
+            else:
+                body = unpack(message, HEAD.size + CONTEXT_BYTES)
+        except TransportError as error:
+            self.fail(client, number, error)
+            return True
+        self.execute(client, number, served, arrival, body)
+        if shared is not None and getrefcount(shared) > _OWN_REFERENCES:
+            _warn(
+                f"method {served.name!r} keeps an array that it was given, which is valid only until the method returns: "
+                "keep a copy, or offer the method without copy=False"
+            )
+        client.line.reader.release()
+        return True
+
+    def execute(self, client: ServedClient, number: int, served: Served, arrival: Arrival, body: list[Any]) -> None:
+        """Carry out a call, here or in another thread."""
+        if self._pool is None:
+            self._run(client, number, served, arrival, body)
+        else:
+            self._pool.submit(self._run, client, number, served, arrival, body)
+
+    def _run(self, client: ServedClient, number: int, served: Served, arrival: Arrival, body: list[Any]) -> None:
+        """Carry out a call and send what comes of it."""
+        args, kwargs = body
+        body.clear()
+        with trace.serve(arrival, served.name, self.meeting.name) as call:
+            try:
+                if served.makes_in_place:
+                    kwargs["out"] = partial(self._empty, client)
+                result = served.function(*args, **kwargs)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # of the method's own; SystemExit ends that call only
+                self.fail(client, number, error)
+            else:
+                self.reply(client, number, result, call)
+            finally:
+                args = kwargs = result = None
+
+    def reply(self, client: ServedClient, number: int, result: Any, call: ServerCall) -> None:
+        """Send the result of a call."""
+        try:
+            with client.lock:
+                packed = client.line.sender.pack(result, HEAD.pack(RESULT, 0, number), "the result")
+                call.replying(packed.size_bytes)
+                self._send(client, packed)
+        except (EncodeError, MessageTooLarge) as error:
+            self.fail(client, number, error)
+
+    def _empty(self, client: ServedClient, shape: Any, dtype: Any = "float32") -> Any:
+        if self._pool is None and not client.outbox:
+            with suppress(TransportTimeout):
+                return client.line.sender.empty(shape, dtype, 0.0)
+        return np.empty(shape, dtype)
+
+    def fail(self, client: ServedClient, number: int, error: BaseException) -> None:
+        """Tell a client what a method raised, or why it was not called."""
+        text = str(error)
+        where = "" if isinstance(error, TransportError) else "".join(traceback.format_exception(error))
+        with client.lock:
+            for most in (10_000_000, 500):  # what does not fit is shortened
+                obj = [type(error).__name__, text[:most], where[-most:]]
+                with suppress(MessageTooLarge):
+                    self._send(client, client.line.sender.pack(obj, HEAD.pack(ERROR, 0, number)))
+                    return
+
+    def _send(self, client: ServedClient, packed: Packed) -> None:
+        """Send a reply, now or as soon as there is room: a client that does not read must not stop the others."""
+        try:
+            if not client.outbox:
+                client.line.sender.write(packed, 0.0)
+                return
+        except TransportTimeout:
+            pass
+        except (PeerLost, EndOfStream):
+            return  # which the next look at it tells
+        client.outbox.append(b"".join(packed.buffers))
+
+    def _empty_outbox(self, client: ServedClient) -> bool:
+        """Send the replies that wait for room; return whether all are sent."""
+        with client.lock:
+            while client.outbox:
+                try:
+                    client.line.writer.write(client.outbox[0], 0.0)
+                except TransportTimeout:
+                    return False
+                client.outbox.popleft()
+        return True
+
+    def welcome(self) -> None:
+        """Open the channels of new clients."""
+        for role in self.meeting.notes(CLIENT_PREFIX):
+            if role in self._known:
+                continue
+            self._known.add(role)
+            with suppress(IpcbenchError), ExitStack() as undo:
+                note = self.meeting.read(role)
+                if note is None:
+                    continue
+                addresses = addresses_in(note)
+                backend = get_backend(addresses[0].backend)()
+                reader = undo.enter_context(backend.open_reader(addresses[0], 0))
+                line = Line(undo.enter_context(backend.open_writer(addresses[1])), reader)
+                line.send(HELLO, 0, {"methods": self._names}, _HELLO_S)
+                descriptor = reader.fileno()
+                assert descriptor is not None  # noqa: S101 - all transports that detect a death have one
+                self.watch(descriptor)
+                self.clients[descriptor] = client = ServedClient(role, addresses, line)
+                undo.pop_all()
+                self.serve_all([client])
+        self._known &= set(self.meeting.notes(CLIENT_PREFIX)) | {client.role for client in self.clients.values()}
+
+    def _drop(self, client: ServedClient, is_dead: bool) -> None:
+        if client.line.is_closed:
+            return
+        for descriptor, each in list(self.clients.items()):
+            if each is client:
+                self.unwatch(descriptor)
+                del self.clients[descriptor]
+        client.line.close()
+        if is_dead:
+            self._forget(client.role)
+
+    def stop(self) -> None:
+        """Have `run` return soon."""
+        self.is_stopping = True
+        self.bell.ring()
+
+    def close(self) -> None:
+        """Let the methods that run come to their end, and give up the name."""
+        if self._pool is not None:
+            self._pool.shutdown()
+        for client in list(self.clients.values()):
+            with suppress(TransportError):
+                self._empty_outbox(client)
+            self._drop(client, is_dead=False)
+        self._selector.close()
+        with suppress(TransportTimeout), self.meeting.locked(deadline_ns(_START_S)):
+            self.meeting.forget(SERVER_ROLE)
+            (self.meeting.path / BELL).unlink(missing_ok=True)
+        self._lock.release()
+        self.bell.close()
+        self.meeting.remove()
+
+
+def _warn(text: str) -> None:
+    with suppress(RuntimeWarning):  # an error where all warnings are; the server goes on
+        warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+_OWN_REFERENCES = 2
+"""Of the loop to a message's memory: the variable, and the argument of `getrefcount`."""

@@ -1,0 +1,441 @@
+"""Calls: a server and its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipcbench import rpc, trace
+from ipcbench.errors import (
+    ConfigError,
+    EncodeError,
+    EndpointClosed,
+    MessageTooLarge,
+    PeerLost,
+    RemoteError,
+    TransportError,
+    TransportTimeout,
+    UnknownMethod,
+)
+from ipcbench.rpc import aio
+from ipcbench.util.files import temporary_folder
+
+BACKENDS = ("shm", "zmq", "zmq-tcp", "tcp", "pipe", "lmdb")
+LONG_S = 30.0
+
+
+@pytest.fixture
+def name(channel_name: str) -> str:
+    return channel_name.removeprefix("ipcb-")[-24:]
+
+
+def serving(name: str, backend: str = "shm", **options: Any) -> rpc.Server:
+    """Return a server whose methods do what their names say."""
+    server = rpc.Server(backend, name, **{"max_bytes": "1MiB", **options})
+    kept: list[Any] = []
+
+    @server.method
+    def echo(*args: Any, **kwargs: Any) -> Any:
+        return [list(args), kwargs]
+
+    @server.method(copy=False)
+    def total(array: Any) -> float:
+        assert not array.flags.writeable
+        return float(array.sum())
+
+    @server.method(copy=False)
+    def keep(array: Any) -> None:
+        kept.append(array)
+
+    @server.method(out=True)
+    def filled(count: int, value: float, out: Any) -> Any:
+        made = out(count, "f8")
+        made[:] = value
+        return made
+
+    @server.method(name="raise")
+    def fail(text: str) -> None:
+        raise LookupError(text)
+
+    @server.method
+    def leave() -> None:
+        sys.exit(3)
+
+    @server.method
+    def bad() -> Any:
+        return {"result": {1, 2}}
+
+    @server.method
+    def large() -> Any:
+        return bytes(2**21)
+
+    @server.method
+    def pid() -> int:
+        return os.getpid()
+
+    @server.method
+    def wait_for(path: str) -> str:
+        while not os.path.exists(path):
+            time.sleep(0.001)
+        return path
+
+    return server
+
+
+@contextmanager
+def process(name: str, backend: str = "shm", **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """Run a server in a process of its own."""
+    code = f"from tests.rpc.test_rpc import serving\nserving({name!r}, {backend!r}, **{options!r}).serve()"
+    with subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parents[2], text=True) as running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_calls_over_each_transport(name: str, backend: str) -> None:
+    with process(name, backend) as running:
+        with rpc.connect(name, timeout_s=LONG_S) as client:
+            assert client.pid() == running.pid
+            sent = {"a": np.arange(6.0).reshape(2, 3), "b": [1, (2, None)], "c": b"x" * 50_000}
+            (args, kwargs) = client.echo(1, sent, more="text")
+            assert repr(args) == repr([1, sent])
+            assert kwargs == {"more": "text"}
+            assert client.total(np.arange(1000.0)) == 499500
+            assert (client.filled(1000, value=2.5) == np.full(1000, 2.5)).all()
+            futures = [client.submit("echo", number) for number in range(100)]
+            assert [future.result(LONG_S)[0] for future in futures] == [[number] for number in range(100)]
+        running.send_signal(signal.SIGINT)
+        assert running.wait(LONG_S) == 0
+    assert not list(temporary_folder().glob(f"ipcb-*{name}*"))
+
+
+def test_errors_are_one_line_and_the_connection_stays(name: str) -> None:
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        with pytest.raises(RemoteError, match="^LookupError: no such thing") as raised:
+            client.call("raise", "no such thing")
+        assert raised.value.type_name == "LookupError"
+        assert "raise LookupError(text)" in raised.value.traceback
+        assert any("raise LookupError(text)" in note for note in raised.value.__notes__)
+        with pytest.raises(RemoteError, match="^SystemExit: 3"):
+            client.leave()
+        with pytest.raises(RemoteError, match=r"EncodeError: the result\['result'\] \(set\)"):
+            client.bad()
+        with pytest.raises(RemoteError, match="MessageTooLarge"):
+            client.large()
+        with pytest.raises(UnknownMethod, match="did you mean 'total'"):
+            client.totl(1)
+        with pytest.raises(EncodeError, match=r"args\[1\]\['x'\]\[2\] \(set\)"):
+            client.echo(1, {"x": [1, 2, {3}]})
+        with pytest.raises(EncodeError, match=r"kwargs\['array'\].*contiguous"):
+            client.total(array=np.zeros((4, 4))[:, ::2])
+        with pytest.raises(MessageTooLarge):
+            client.echo(bytes(2**21))
+        with pytest.raises(RemoteError, match="TypeError"):
+            client.total()
+        assert client.echo(1) == [[1], {}]
+        with pytest.raises(AttributeError):
+            client._private()
+
+
+def test_a_reply_that_comes_late_is_given_to_nobody(name: str, tmp_path: Path) -> None:
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        with pytest.raises(TransportTimeout, match="may still come"):
+            client.call("wait_for", str(tmp_path / "a"), timeout_s=0.01)
+        (tmp_path / "a").touch()
+        assert client.echo("after") == [["after"], {}]
+
+
+@pytest.mark.parametrize("backend", ["shm", "pipe"])
+def test_a_killed_server_is_an_error_for_each_call_and_its_successor_is_found(
+    name: str, backend: str, tmp_path: Path
+) -> None:
+    with rpc_client(name, backend) as (client, first):
+        waiting = [client.submit("wait_for", str(tmp_path / "never")) for _ in range(3)]
+        with ThreadPoolExecutor(1) as pool:
+            blocked = pool.submit(client.call, "wait_for", str(tmp_path / "never"))
+            while len(client._session.waiting) < 4:  # type: ignore[union-attr]
+                time.sleep(0.001)
+            first.kill()
+            for future in [*waiting, blocked]:
+                with pytest.raises(PeerLost, match="whether calls in flight were made is not known"):
+                    future.result(LONG_S)
+        with process(name, backend) as second:
+            assert client.pid() == second.pid
+    assert not list(temporary_folder().glob(f"ipcb-{name}*"))
+
+
+@contextmanager
+def rpc_client(name: str, backend: str) -> Iterator[tuple[rpc.Client, subprocess.Popen[str]]]:
+    with process(name, backend) as running, rpc.connect(name, timeout_s=LONG_S) as client:
+        yield client, running
+
+
+def test_a_dead_client_is_forgotten(name: str) -> None:
+    code = f"""
+import os
+from ipcbench import rpc
+client = rpc.connect({name!r}, timeout_s=30)
+client.submit("echo", 1)
+os.kill(os.getpid(), 9)
+"""
+    with serving(name):
+        for _ in range(3):
+            subprocess.run([sys.executable, "-c", code], check=False)
+        with rpc.connect(name, timeout_s=LONG_S) as client:
+            assert client.echo(1) == [[1], {}]
+            mine = {path.name for path in temporary_folder().glob(f"ipcb-{name}*")}
+            while len({path.name for path in temporary_folder().glob(f"ipcb-{name}*")}) > 2:
+                client.echo(1)
+            assert mine
+
+
+def test_threads_share_a_client(name: str) -> None:
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client, ThreadPoolExecutor(6) as pool:
+
+        def work(number: int) -> bool:
+            return all(client.echo(number, each)[0] == [number, each] for each in range(60))
+
+        assert all(pool.map(work, range(6)))
+        futures = [client.submit("echo", number) for number in range(40)]
+        assert [future.result(LONG_S)[0][0] for future in futures] == list(range(40))
+
+
+def test_a_future_may_call_when_it_is_done(name: str) -> None:
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        results: list[Any] = []
+        done = threading.Event()
+
+        def again(_: Any) -> None:
+            results.append(client.echo("again"))
+            done.set()
+
+        client.submit("echo", 1).add_done_callback(again)
+        assert done.wait(LONG_S)
+        assert results == [[["again"], {}]]
+
+
+def test_threads_of_the_server_run_calls_at_the_same_time(name: str, tmp_path: Path) -> None:
+    with serving(name, threads=2), rpc.connect(name, timeout_s=LONG_S) as client:
+        blocked = client.submit("wait_for", str(tmp_path / "a"))
+        assert client.echo(1) == [[1], {}], "while the other one runs"
+        (tmp_path / "a").touch()
+        assert blocked.result(LONG_S)
+
+
+def test_a_client_that_does_not_read_stops_no_other(name: str) -> None:
+    """Its replies wait; those of others come."""
+    with serving(name, "pipe", depth=64) as server, rpc.connect(name, timeout_s=LONG_S) as client:
+        code = f"""
+import os, signal
+from ipcbench import rpc
+client = rpc.connect({name!r}, timeout_s=30)
+session = client._session
+from ipcbench.rpc.client import packed_call
+from ipcbench.trace.record.call import NO_OP
+for number in range(60):
+    session.line.sender.write(packed_call(session, "echo", number, (bytes(500_000),), {{}}, NO_OP), 30)
+    if number == 5: print("ready", flush=True)
+print("done", flush=True)
+signal.pause()
+"""
+        with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as stuck:
+            assert stuck.stdout is not None
+            assert stuck.stdout.readline() == "ready\n"
+            for number in range(50):
+                assert client.echo(number) == [[number], {}]
+            stuck.kill()
+        assert client.echo(1) == [[1], {}]
+        assert server is not None
+
+
+def test_keeping_what_is_shared_is_said(name: str) -> None:
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        with pytest.warns(RuntimeWarning, match="method 'keep' keeps an array"):
+            client.keep(np.arange(1000.0))
+            client.echo(1)
+        assert client.total(np.ones(10)) == 10
+
+
+def test_in_place_on_both_sides(name: str) -> None:
+    with serving(name), rpc.connect(name, timeout_s=LONG_S, copy=False) as client:
+        for size in (1, 1000, 50_000):
+            made = client.empty(size, "f8")
+            made[:] = 2
+            assert client.total(made) == 2 * size
+            assert (client.filled(size, 3.0) == 3).all()
+
+
+def test_large_maximum_falls_back_and_says_so(name: str) -> None:
+    with serving(name, max_bytes=2**40), pytest.warns(RuntimeWarning, match="go over pipe, since"):
+        with rpc.connect(name, timeout_s=LONG_S) as client:
+            assert (client.filled(100_000, 1.0) == 1).all()
+
+
+def test_a_name_is_served_once(name: str) -> None:
+    with serving(name):
+        with pytest.raises(TransportError, match=rf"running already \(process {os.getpid()}\)"):
+            serving(name).serve()
+        with rpc.connect(name, timeout_s=LONG_S) as client:
+            assert client.pid() == os.getpid()
+    with pytest.raises(TransportTimeout, match="there is no server"):
+        rpc.connect(name, timeout_s=0.01)
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        assert client.pid() == os.getpid()
+    with pytest.raises(EndpointClosed):
+        client.pid()
+
+
+def test_another_version_is_refused(name: str) -> None:
+    from ipcbench.rpc.protocol import meeting_of
+
+    with serving(name):
+        meeting = meeting_of(name)
+        note = meeting.read("server")
+        assert note is not None
+        meeting.write("server", {**note, "version": 99})
+        with pytest.raises(TransportError, match="speaks version 99"):
+            rpc.connect(name, timeout_s=LONG_S)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"max_bytes": "much"}, "max_bytes"),
+        ({"depth": 1}, "depth"),
+        ({"threads": 0}, "threads"),
+        ({"wait": "hard"}, "wait"),
+        ({"backend": "null"}, "backend"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{field}: "):
+        rpc.Server(**{"backend": "shm", "name": "x", **options})
+
+
+def test_methods_have_names_of_their_own() -> None:
+    server = rpc.Server("shm", "x")
+    server.method(len)
+    with pytest.raises(ConfigError, match="^method: 'len'"):
+        server.method(len)
+    with pytest.raises(ConfigError, match="^method: '_x'"):
+        server.method(len, name="_x")
+
+
+def test_calls_are_traced_on_both_sides(name: str, tmp_path: Path) -> None:
+    from tests.trace.reading import records
+
+    with serving(name):
+        trace.start(tmp_path)
+        with rpc.connect(name, timeout_s=LONG_S) as client:
+            for _ in range(5):
+                client.echo(np.zeros(1000))
+        trace.stop()
+    calls = [(call.method, call.sent_bytes > 8000, call.recv_bytes > 8000) for call in records(tmp_path)]
+    assert calls.count(("echo", True, True)) == 5, "the client's"
+    assert len(calls) == 10
+
+
+def test_clients_under_kills(name: str) -> None:
+    """A server is killed again and again while clients call: each call gets its own reply or an error."""
+    with ThreadPoolExecutor(2) as pool:
+        stopping = threading.Event()
+
+        def work(number: int) -> tuple[int, int]:
+            right = lost = 0
+            with rpc.connect(name, timeout_s=LONG_S) as client:
+                while not stopping.is_set():
+                    try:
+                        reply = client.echo(number, right, bytes(number * 1000))
+                    except PeerLost:
+                        lost += 1
+                        continue
+                    assert reply == [[number, right, bytes(number * 1000)], {}]
+                    right += 1
+            return right, lost
+
+        with process(name):
+            works = [pool.submit(work, number) for number in range(2)]
+            with rpc.connect(name, timeout_s=LONG_S) as watch:
+                watch.pid()
+        for _ in range(int(os.environ.get("IPCBENCH_KILLS", "3"))):
+            with process(name) as running, rpc.connect(name, timeout_s=LONG_S) as watch:
+                assert watch.pid() == running.pid
+                for _ in range(20):
+                    watch.echo(1)
+        with process(name), rpc.connect(name, timeout_s=LONG_S) as watch:
+            watch.pid()
+            stopping.set()
+            done = wait(works, LONG_S)
+        assert not done.not_done
+        assert all(right > 0 for right, _ in (each.result() for each in works))
+    leave_clean(name)
+
+
+def leave_clean(name: str) -> None:
+    """Remove what a killed server has left whom nobody succeeded."""
+    with serving(name):
+        pass
+
+
+def test_asyncio(name: str) -> None:
+    async def main() -> None:
+        server = aio.Server("shm", name, max_bytes="1MiB")
+        running = asyncio.Event()
+        count = 0
+
+        @server.method
+        async def meet(number: int) -> int:
+            nonlocal count
+            count += 1
+            if count == 10:
+                running.set()
+            await running.wait()
+            return number
+
+        @server.method
+        def echo(obj: Any) -> Any:
+            return obj
+
+        @server.method(name="raise")
+        async def fail() -> None:
+            raise LookupError("x")
+
+        serving = asyncio.create_task(server.serve())
+        async with aio.connect(name, timeout_s=LONG_S) as client:
+            assert await asyncio.gather(*(client.meet(number) for number in range(10))) == list(range(10))
+            big = np.ones(60_000)
+            assert all((each == big).all() for each in await asyncio.gather(*(client.echo(big) for _ in range(40))))
+            with pytest.raises(RemoteError, match="LookupError"):
+                await client.call("raise")
+            with pytest.raises(UnknownMethod):
+                await client.nothing()
+            running.clear()
+            with pytest.raises(TransportTimeout):
+                await client.call("meet", 1, timeout_s=0.01)
+            late = asyncio.create_task(client.meet(2))
+            while count < 12:
+                await asyncio.sleep(0)
+            server.stop()
+            with pytest.raises(PeerLost):
+                await late
+            await serving
+        with pytest.raises(EndpointClosed):
+            await client.echo(1)
+
+    asyncio.run(main())
+    assert not list(temporary_folder().glob(f"ipcb-*{name}*"))
