@@ -166,7 +166,8 @@ def _weights(
 
     The calls of an interval, which ends with a record of the kind SAMPLED, are shared out among the records of the same
     call site in it; those of an interval without one, among the next ones. Half of what lies behind a record, and half
-    of what lies before it, is its share: calls may become longer and longer, or shorter.
+    of what lies before it, is its share: calls may become longer and longer, or shorter. Where the recorder has found
+    them changed at once, the end of the interval is marked: nothing before it is shared out among those behind it.
 
     Args:
         records: in the order of the file.
@@ -188,17 +189,25 @@ def _weights(
         of_call: Ints = interval[~ends]
         counts = np.bincount(of_call, minlength=int(ends.sum()) + 1)
         shares, left = np.zeros(len(counts)), pending.pop(site, 0.0)
+        is_change = records["recv"][mine[ends]] > 0
         for number, untimed in enumerate(records["sent"][mine[ends]].tolist()):
             left += untimed if untimed < _MOST_UNTIMED else 0
-            if counts[number]:
-                shares[number], left = left / counts[number], 0.0
+            latest = number if counts[number] or not is_change[number] else _latest(counts[:number])
+            if counts[latest]:
+                shares[latest], left = shares[latest] + left / counts[latest], 0.0
         pending[site] = left
         behind = shares[of_call]
-        before = np.concatenate([behind[:1] * 0.0, behind[:-1]])
-        weights[places] = (behind + before) / 2.0
-        if len(places):
-            weights[places[-1]] += behind[-1] / 2.0
+        changes_count: Ints = np.concatenate([[0], np.cumsum(is_change)])[of_call]
+        is_last = np.concatenate([np.diff(changes_count) > 0, [True]]) if len(places) else np.zeros(0, bool)
+        before = np.concatenate([behind[:1] * 0.0, np.where(is_last, 0.0, behind)[:-1]])
+        weights[places] = (np.where(is_last, 2.0 * behind, behind) + before) / 2.0
     return weights
+
+
+def _latest(counts: Ints) -> int:
+    """Return the number of the latest interval with records; that of the first interval if there is none."""
+    found = np.flatnonzero(counts)
+    return int(found[-1]) if len(found) else 0
 
 
 def segment_of(path: Path, facts: dict[str, Any], role: int, transport: str = "") -> Segment:
