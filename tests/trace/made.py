@@ -74,8 +74,8 @@ class Made:
         PACKERS[ends](self.segment.buffer, offset, head, high, low, span, *stamps, sent, recv, offset ^ MARKER)
 
     def sampled(self, method: str, count: int, schema: Schema = RPC, is_end: bool = False) -> None:
-        """Write that the latest records of a method stand for so many calls that were only counted; and for none of those
-        to come, if it is an end.
+        """Write that the latest records of a method stand for so many calls that were only counted, and at an end, that
+        those to come stand for none of these.
         """
         head = PACK_HEAD(SAMPLED, 0, 1, schema.role, self.name(method), self.name(schema.text), 0, 0, 0)
         offset = self.segment.take()

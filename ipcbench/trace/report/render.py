@@ -98,10 +98,8 @@ def _speed(sums: MethodSums | GroupSums) -> str:
     """Return MiB/s: about, where some calls were only counted; a dash where those that were timed do not tell it."""
     if sums.mib_per_s is None or sums.calls_count == sums.timed_count:
         return _scaled(sums.mib_per_s, 1, ",.2f")
-    moved = sums.moved_bytes
-    return (
-        f"{_about(sums)}{sums.mib_per_s:,.2f}" if moved is not None and sums.moved_error_bytes < moved else NOT_MEASURED
-    )
+    is_known = sums.moved_error_bytes < (sums.moved_bytes or 0.0)
+    return f"{_about(sums)}{sums.mib_per_s:,.2f}" if is_known else NOT_MEASURED
 
 
 def _total(sums: MethodSums | GroupSums) -> str:
@@ -259,8 +257,9 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     if failed:
         least = "≥ " if timed < group.calls_count else ""  # a call that is only counted may have failed, too
         parts.append(f"{word('failed', language)} {least}{failed:,}")
+    mean_ns = group.total_ns / group.calls_count if timed else None
     parts += [
-        f"{word('mean', language)} {_about(group)}{format_ms(group.total_ns / group.calls_count if timed else None)} ms",
+        f"{word('mean', language)} {_about(group)}{format_ms(mean_ns)} ms",
         f"{word('total', language)} {_total(group)} ms",
     ]
     if group.moved_bytes is not None:

@@ -27,7 +27,9 @@ class Variance:
     squares: float = 0.0
 
     def add(self, values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> None:
-        """Add calls with their weights. How much they differ is taken from one to the next: what changes slowly was seen."""
+        """Add calls with their weights. How much they differ is taken from one to the next: what changes slowly was
+        seen.
+        """
         if len(values) > 1:
             steps = np.diff(values) ** 2
             variances = (np.concatenate([steps[:1], steps]) + np.concatenate([steps, steps[-1:]])) / 4.0
@@ -37,8 +39,8 @@ class Variance:
 
     @property
     def error(self) -> float:
-        """How far the sum may be off (95 %). Where a few calls make most of the variance, little is known of it, and the
-        error is larger.
+        """How far the sum may be off (95 %). Where a few calls make most of the variance, little is known of it, and it
+        is larger.
         """
         degrees = self.parts**2 / self.squares if self.squares else math.inf
         return student_975(degrees) * math.sqrt(self.parts)
