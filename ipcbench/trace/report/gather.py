@@ -20,6 +20,7 @@ from ipcbench.trace.format import (
 from ipcbench.trace.readers.batch import LOSING, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
+from ipcbench.trace.readers.logs.zmq_log import HEADLESS
 from ipcbench.trace.readers.own import read_histograms, read_segment
 from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.report.paths import PathSums
@@ -100,9 +101,10 @@ def _no_calls(paths: Sequence[Path], notes: Notes) -> StoreError:
             f"{what}: no calls found, but {empty_count} files that were made and never written: the disk may have been "
             f"full; record again where there is room"
         )
+    headless = f", {HEADLESS}: {notes.counts[HEADLESS]:,}" if notes.counts[HEADLESS] else ""
     return StoreError(
-        f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged); known are "
-        f"folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
+        f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged{headless}); "
+        f"known are folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
     )
 
 

@@ -19,6 +19,7 @@ COUNTS: Final = {
     "processes that could not write all their calls": "未能写入全部调用的进程",
     "ratios that do not agree with durations": "与时长不符的比例",
     "repeated lines not in the log": "因重复而未写入日志的行",
+    "rows that were not read, since their header is missing": "因缺少表头而未读取的行",
     "stages without a function": "没有所属函数的阶段",
     "throughputs that differ by more than 2 %": "相差超过 2 % 的吞吐",
     "torn records": "未写完的记录",
