@@ -33,6 +33,8 @@ SAYINGS: Final = {
     r"\bid (\d+): a time or size that is no number": r"编号 \1：时间或大小不是数",
     r"unknown columns:": "未知的列：",
     r"it was cut short: ([\d,]+) bytes are missing": r"文件被截断，缺少 \1 字节",
+    r"missing; removed, or there was no room to make it": "文件缺失：已被删除，或因空间不足未能创建",
+    r"missing, with the calls that have no record": "文件缺失，其中有无记录的调用",
     r"a histogram file that was never finished": "未写完的直方图文件",
     r"([\d,]+) records with impossible numbers": r"\1 条记录的数值不可能",
     r"not a file of a trace: blocks of ([\d,]+) bytes": r"不是跟踪文件：块为 \1 字节",
