@@ -78,7 +78,7 @@ def gather(paths: Sequence[Path]) -> Gathered:
                 sums.add(batch)
                 flows.add(batch)
     if not sums.groups:
-        raise _no_calls(paths, notes)
+        raise no_calls(paths, notes)
     return Gathered(tuple(paths), sums, notes, flows)
 
 
@@ -90,7 +90,8 @@ def _require_different(paths: Sequence[Path]) -> None:
         known.add(real)
 
 
-def _no_calls(paths: Sequence[Path], notes: Notes) -> StoreError:
+def no_calls(paths: Sequence[Path], notes: Notes) -> StoreError:
+    """Return the error that says that no call was found, and what else was."""
     what = ", ".join(str(path) for path in paths)
     if notes.processes_count or notes.unseen:
         unseen = f"; not seen: {notes.unseen_names}" if notes.unseen else ""
