@@ -50,6 +50,7 @@ _CHUNK_RECORDS = 8_192
 _CHUNK_SLOTS = 4096
 _MOST_PENDING = 256
 _LARGEST = 2**62
+_CHANCE = 50  # so few calls that sampling should have left out may all have a record
 _MAX_BLOCK_BYTES = 2**20
 _MOST_UNTIMED = 2**40
 _LONGEST_NAME_BYTES = 4096
@@ -103,7 +104,9 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
                 )
                 calls &= possible
             ids = ((offsets - HEADER_BYTES) // RECORD_BYTES).astype(np.int64)
-            weights = _weights(records, calls, whole & (kinds == SAMPLED), pending)
+            sampled = whole & (kinds == SAMPLED)
+            notes.left_out[path] += _left_out(records, calls, sampled, facts)
+            weights = _weights(records, calls, sampled, pending)
             if not calls.all():
                 notes.counts["torn records"] += int(np.count_nonzero(~whole & (kinds != 0)))
                 _learn(records[whole & (kinds == NAME)], names, pieces)
@@ -154,6 +157,21 @@ def _are_possible(records: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     sizes = (records["sent"] < _LARGEST) & (records["recv"] < _LARGEST)
     possible: npt.NDArray[np.bool_] = in_order.all(axis=1) & in_range.all(axis=1) & sizes
     return possible
+
+
+def _left_out(
+    records: npt.NDArray[Any], calls: npt.NDArray[np.bool_], sampled: npt.NDArray[np.bool_], facts: dict[str, Any]
+) -> int:
+    """Return how many more calls the records tell of, at least: those that were only counted, and the half of what
+    sampling must have left out by chance. Of calls that others ask for, these may have chosen.
+    """
+    told, period = int(np.minimum(records["sent"][sampled], _MOST_UNTIMED).sum()), facts.get("sample")
+    if not isinstance(period, int) or not 1 < period < _MOST_UNTIMED or facts.get("budget"):
+        return told
+    roles = records["role"][calls]
+    kept = (records["flags"][calls] & KEPT != 0)[(roles != SERVER_SIDE) & (roles != RECEIVER)]
+    kept_count = int(kept.sum())
+    return told + max(0, (len(kept) - kept_count) * (period - 1) // 2 - kept_count - _CHANCE)
 
 
 def _weights(
