@@ -333,10 +333,19 @@ class QueueReader(Reader):
             except TransportTimeout:
                 if left_s is not None and left_s <= _SAY_S:
                     raise
-        left = (remaining_s(deadline),)
-        once = zip(map(self._tasks.read, left)) if most == 1 else map(self._tasks.read_many, (most,), left)
-        for self._views in once:
-            pass
+        while not self._views:
+            left_s = remaining_s(deadline)
+            # what could not be said, the writer may be waiting for: its channel may be full of what was said twice
+            is_brief = self._said_count != self._finished_count and (left_s is None or left_s > _SAY_S)
+            wait = (_SAY_S if is_brief else left_s,)
+            once = zip(map(self._tasks.read, wait)) if most == 1 else map(self._tasks.read_many, (most,), wait)
+            try:
+                for self._views in once:
+                    pass
+            except TransportTimeout:
+                if not is_brief:
+                    raise
+                self.release()
 
     def release(self) -> None:
         if self._is_closed or self._views:

@@ -224,6 +224,29 @@ def test_many_messages_at_once_are_of_one_writer_in_order(name: str, channel_nam
     backend.destroy(address)
 
 
+def test_a_worker_says_again_what_had_no_room(channel_name: str) -> None:
+    """Else the writer would wait for the worker, and the worker for a task."""
+    backend = get_backend("shm")()
+    address = backend.create(spec(channel_name, pattern="queue", depth=2))
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as worker:
+        with pytest.raises(TransportTimeout):
+            worker.read(0.5)
+        for task in (b"a", b"b"):
+            writer.write(task, LIMIT_S)
+        assert [worker.read(LIMIT_S), worker.read(LIMIT_S)] == [b"a", b"b"]
+        with suppress(TransportTimeout):
+            while True:  # as if a handler had interrupted it each time before it knew that it had said so
+                worker._finished.write(bytes(8), 0.0)  # type: ignore[attr-defined] # its way to the writer
+        got: list[bytes] = []
+        reading = threading.Thread(target=lambda: got.append(bytes(worker.read(LIMIT_S))))
+        reading.start()
+        writer.write(b"c", LIMIT_S)
+        writer.write(b"d", LIMIT_S)
+        reading.join()
+        assert got == [b"c"]
+    backend.destroy(address)
+
+
 class Interrupted(Exception):
     """Raised by the handler of a signal."""
 
@@ -238,7 +261,7 @@ def test_a_read_that_a_handler_interrupts_loses_nothing(name: str, pattern: Any,
 
     may_raise: list[bool] = []
     backend, chance = get_backend(name)(), random.Random(1)
-    address = backend.create(spec(channel_name, pattern=pattern, depth=16))
+    address = backend.create(spec(channel_name, pattern=pattern, depth=64))  # room also for what is said twice
     limit_of_the_test = signal.setitimer(signal.ITIMER_REAL, 0)
     before = signal.signal(signal.SIGALRM, interrupt)
     kept: list[list[memoryview]] = []
