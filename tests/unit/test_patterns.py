@@ -233,15 +233,15 @@ def test_a_worker_says_again_what_had_no_room(channel_name: str) -> None:
             worker.read(0.5)
         for task in (b"a", b"b"):
             writer.write(task, LIMIT_S)
-        assert [worker.read(LIMIT_S), worker.read(LIMIT_S)] == [b"a", b"b"]
+        assert worker.read(LIMIT_S) == b"a"
         with suppress(TransportTimeout):
             while True:  # as if a handler had interrupted it each time before it knew that it had said so
                 worker._finished.write(bytes(8), 0.0)  # type: ignore[attr-defined] # its way to the writer
+        assert worker.read(LIMIT_S) == b"b"
         got: list[bytes] = []
         reading = threading.Thread(target=lambda: got.append(bytes(worker.read(LIMIT_S))))
         reading.start()
         writer.write(b"c", LIMIT_S)
-        writer.write(b"d", LIMIT_S)
         reading.join()
         assert got == [b"c"]
     backend.destroy(address)
