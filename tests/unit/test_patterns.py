@@ -9,6 +9,7 @@ import threading
 from collections import Counter
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,8 +240,13 @@ def test_a_worker_says_again_what_had_no_room(channel_name: str) -> None:
                 worker._finished.write(bytes(8), 0.0)  # type: ignore[attr-defined] # its way to the writer
         assert worker.read(LIMIT_S) == b"b"
         got: list[bytes] = []
+        waiting, tasks = threading.Event(), worker._tasks  # type: ignore[attr-defined]
+        worker._tasks = SimpleNamespace(  # type: ignore[attr-defined]
+            read=lambda timeout_s: waiting.set() or tasks.read(timeout_s), release=tasks.release, close=tasks.close
+        )
         reading = threading.Thread(target=lambda: got.append(bytes(worker.read(LIMIT_S))))
         reading.start()
+        waiting.wait(LIMIT_S)  # only from now on is there room again
         writer.write(b"c", LIMIT_S)
         reading.join()
         assert got == [b"c"]
