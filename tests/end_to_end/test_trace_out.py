@@ -132,7 +132,7 @@ def test_ctrl_c_before_the_end_of_tail_is_told(shell: Shell) -> None:
     process.stdout.readline()  # the pipe holds but a part of the others
     said, errors = interrupt(process)
     assert (process.returncode, errors) == (130, "\nipcbench: error: interrupted\n")
-    assert said.endswith("}\n"), "no line is cut in two"
+    assert not said or said.endswith("}\n"), "no line is cut in two"
 
 
 def test_tail_says_where_there_is_nothing_to_print(shell: Shell) -> None:

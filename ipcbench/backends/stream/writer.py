@@ -261,6 +261,7 @@ class StreamWriter(StreamEndpoint, Writer):
                     self._send_small(SIZE.pack(END), 0.0)
                 self._liveness.leave_note("ended" if self._begun else "unused")
         finally:
+            self._refuse()  # again: a reader may have turned out to be dead
             self._flush()
 
     def _flush(self) -> None:
