@@ -448,9 +448,10 @@ class Backend(ABC):
     def require(self, channel: ChannelSpec) -> None:
         """Raise Unsupported unless `capabilities` offers everything that `channel` asks for."""
         can = self.capabilities
+        pattern, only = channel.pattern.replace("_", "-"), ", ".join(sorted(can.patterns))
         requests = (
             (channel.delivery in can.deliveries, f"delivery {channel.delivery}"),
-            (channel.pattern in can.patterns, f"pattern {channel.pattern}"),
+            (channel.pattern in can.patterns, f"pattern {pattern}, only {only}"),
             (channel.readers <= can.max_readers, f"{channel.readers} readers (at most {can.max_readers})"),
             (
                 channel.max_message_bytes <= can.max_message_bytes,

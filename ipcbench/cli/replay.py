@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,15 +105,29 @@ def command(
     )
     (path,) = trace_paths(trace)
     folder = None if out is None else Path(out)
-    if folder is not None:
-        make_folder(folder)  # before the replay, which would otherwise be wasted
     listener = tell if progress and not quiet else (lambda _: None)
-    outcome = conclude(replay(read_traffic(path), request, listener))
+    with _folder_for(folder):
+        outcome = conclude(replay(read_traffic(path), request, listener))
     if folder is not None:
         _write_files(outcome, folder)
     sys.stdout.write(render.FORMS[form](outcome))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
     return EXIT_FAILED if any(backend.failure for backend in outcome.backends) or outcome.failed else 0
+
+
+@contextmanager
+def _folder_for(folder: Path | None) -> Iterator[None]:
+    """Make the folder of the files before the replay, which would otherwise be wasted; if that fails, unmake it."""
+    new = [] if folder is None else [each for each in (folder, *folder.parents) if not os.path.exists(each)]
+    if folder is not None:
+        make_folder(folder)
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # somebody else has put something there
+            for each in new:
+                each.rmdir()
+        raise
 
 
 def _write_files(outcome: ReplayOutcome, folder: Path) -> None:

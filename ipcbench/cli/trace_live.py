@@ -100,11 +100,14 @@ def _until_interrupted() -> Iterator[_Interrupt]:
 
 def _watch(name: str) -> Watch:
     from ipcbench.trace.live.watch import Watch
+    from ipcbench.trace.readers.everything import find
 
     (folder,) = trace_paths(name)
+    report = shell_command("ipcbench", "trace", "report", folder)
     if folder.exists() and not folder.is_dir():
-        report = shell_command("ipcbench", "trace", "report", folder)
         raise StoreError(f"{folder}: a file, not the folder of a trace; `{report}` reads a log")
+    if folder.is_dir() and (source := find([folder])).logs and not (source.segments or source.histograms):
+        raise StoreError(f"{folder}: a folder of logs, not of a trace; `{report}` reads them")
     return Watch(folder)
 
 
@@ -178,11 +181,22 @@ def tail(path: str, follow: bool, form: str) -> None:
 
 
 def _print_all(source: Source, lines: Lines, stop: _Interrupt) -> None:
-    """Print the recorded calls, until interrupted."""
+    """Print the recorded calls.
+
+    Raises:
+        KeyboardInterrupt: they are not all printed.
+        StoreError: there are none.
+    """
+    from ipcbench.trace.report.gather import no_calls
+
+    is_empty = True
     for row in source.in_order():
         if stop.is_set:
-            return
+            raise KeyboardInterrupt
+        is_empty = False
         sys.stdout.writelines(f"{line}\n" for line in lines.call(row))
+    if is_empty and not source.without_record_count():
+        raise no_calls(source.paths, source.notes)
     if source.notes.damaged_count:
         tell(f"warning: {source.notes.damaged_count:,} damaged: {source.notes.examples[0]}")
 

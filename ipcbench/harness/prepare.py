@@ -177,10 +177,10 @@ def usable_backends(names: Iterable[str], channel: ChannelSpec) -> tuple[dict[st
     for name in names:
         backend = get_backend(name)
         try:
+            backend().require(channel)  # first: to install something for a backend that cannot would be in vain
             backend.probe()
             if backend.capabilities.launcher == "mpiexec":
                 find_mpiexec()
-            backend().require(channel)
         except BackendUnavailable as error:
             skipped[name] = f"{error.reason}; {error.hint}"
         except Unsupported as error:

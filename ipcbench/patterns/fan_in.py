@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import select
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from ipcbench.backend import Address, Reader
+from ipcbench.backend import Address, Reader, require_some
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.util.clock import deadline_ns, now_ns
@@ -50,8 +50,8 @@ class FanInReader(Reader):
             undo.pop_all()
         self._ready = deque(self._sources)
         self._lost: deque[int] = deque()
-        self._view: memoryview | None = None
-        self._of_view = -1
+        self._views: Sequence[memoryview] = ()
+        self._of_views = -1
         self._look_ns = now_ns() + LOOK_NS
         self._until_listening = _LISTEN_EVERY
 
@@ -60,15 +60,28 @@ class FanInReader(Reader):
         return "block"
 
     def read(self, timeout_s: float | None = None) -> memoryview:
+        self._fetch(1, timeout_s)
+        view, self._views = self._views[0], self._views[1:]
+        return view
+
+    def read_many(self, most: int, timeout_s: float | None = None) -> list[memoryview]:
+        require_some(most)
+        self._fetch(most, timeout_s)
+        views = list(self._views[:most])  # before it is kept nowhere else: a handler may raise as a call in C returns
+        self._views = self._views[most:]
+        return views
+
+    def _fetch(self, most: int, timeout_s: float | None) -> None:
+        """Read messages of one writer, unless some are left of a call that was interrupted."""
         if self._closed:
             raise EndpointClosed(f"the reader of channel {self._channel.name!r} is closed")
-        if self._view is None:  # else one is left of a call that was interrupted
+        if not self._views:
             self.release()
         deadline, is_first = deadline_ns(timeout_s), True
-        while self._view is None:
+        while not self._views:
             self._tell_loss()
             if self._ready:
-                self._take(self._ready[0])
+                self._take(self._ready[0], most)
                 continue
             if not self._sources:
                 raise EndOfStream(f"all writers of channel {self._channel.name!r} have closed")
@@ -80,20 +93,18 @@ class FanInReader(Reader):
         if self._until_listening <= 0:  # a writer that always has something must not hide the others
             self._until_listening = _LISTEN_EVERY
             self._listen(0)
-        self.last_writer = self._of_view
-        view, self._view = self._view, None
-        return view
+        self.last_writer = self._of_views
 
-    def _take(self, index: int) -> None:
+    def _take(self, index: int, most: int) -> None:
         """Read from the first writer that may have something, and put it to the end of the line."""
         source = self._sources.get(index)
         if source is None:
             self._ready.popleft()
             return
-        self._of_view = index
-        once = map(source.read, (0.0,))
+        self._of_views = index
+        once = zip(map(source.read, (0.0,))) if most == 1 else map(source.read_many, (most,), (0.0,))
         try:
-            for self._view in once:  # between its step, in C, and this store, no signal handler runs: nothing is lost
+            for self._views in once:  # between its step, in C, and this store, no signal handler runs: nothing is lost
                 pass
         except TransportTimeout:
             self._ready.popleft()
@@ -136,7 +147,7 @@ class FanInReader(Reader):
 
     def release(self) -> None:
         source = self._sources.get(self.last_writer)
-        if source is not None and self._view is None:  # what waits for the next `read` is not to be given up
+        if source is not None and not self._views:  # what waits for the next `read` is not to be given up
             source.release()
 
     def close(self) -> None:

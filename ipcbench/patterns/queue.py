@@ -12,12 +12,12 @@ number, and a worker passes by what it has had.
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from struct import Struct
 
-from ipcbench.backend import Message, Reader, Writer, bytes_of, joined
+from ipcbench.backend import Message, Reader, Writer, bytes_of, joined, require_some
 from ipcbench.errors import (
     EndOfStream,
     EndpointClosed,
@@ -32,7 +32,6 @@ from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 _NUMBER = Struct("<Q")
-_NOTHING = memoryview(b"")
 _SAY_S = 0.1
 """How long a worker waits at once for the writer to be there."""
 
@@ -136,11 +135,25 @@ class QueueWriter(Writer):
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         self._require_open()
+        self._listen(0)
+        self._put(message, deadline_ns(timeout_s))
+
+    def write_many(self, messages: Sequence[Message], timeout_s: float | None = None) -> int:
+        self._require_open()
+        self._listen(0)  # once for all: to listen costs more than to write
+        for done, message in enumerate(messages):
+            try:
+                self._put(message, deadline_ns(timeout_s))
+            except TransportTimeout:
+                if done:
+                    return done
+                raise
+        return len(messages)
+
+    def _put(self, message: Message, deadline: int | None) -> None:
         copy = bytes(bytes_of(message))
         if len(copy) > self._limit_bytes:
             raise MessageTooLarge(len(copy), self._limit_bytes)
-        deadline = deadline_ns(timeout_s)
-        self._listen(0)
         self._give_returned(deadline)
         self._give(next(self._ids), copy, deadline)
 
@@ -258,7 +271,7 @@ class QueueReader(Reader):
         self._has_one = self._is_closed = False
         self._next_number = 0
         self._finished_count, self._said_count = 0, -1
-        self._view: memoryview | None = None
+        self._views: Sequence[memoryview] = ()
         with suppress(TransportTimeout):  # if the writer is there; else at the first `read`
             self._say(0.0)
 
@@ -278,24 +291,41 @@ class QueueReader(Reader):
             self._said_count = self._finished_count
 
     def read(self, timeout_s: float | None = None) -> memoryview:
+        self._fetch(1, timeout_s)
+        task = self._views[0]
+        (number,) = _NUMBER.unpack_from(task)
+        self._next_number, self._has_one, self._views = number + 1, True, self._views[1:]
+        return task[NUMBER_BYTES:]
+
+    def read_many(self, most: int, timeout_s: float | None = None) -> list[memoryview]:
+        require_some(most)
+        self._fetch(most, timeout_s)
+        tasks, next_number = [], self._next_number
+        for task in self._views[:most]:
+            (number,) = _NUMBER.unpack_from(task)
+            if number >= next_number:
+                tasks.append(task[NUMBER_BYTES:])
+                next_number = number + 1
+        self._next_number, self._has_one, self._views = next_number, True, self._views[most:]
+        return tasks
+
+    def _fetch(self, most: int, timeout_s: float | None) -> None:
+        """Read messages, unless some are left of a call that was interrupted, until the first is one that has not come
+        before.
+        """
         if self._is_closed:
             raise EndpointClosed("this worker is closed")
-        if self._view is None:  # else one is left of a call that was interrupted
+        if not self._views:
             self.release()
         deadline = deadline_ns(timeout_s)
-        while True:
-            if self._view is None:
-                self._await(deadline)
-            task = self._view or _NOTHING
-            (number,) = _NUMBER.unpack_from(task)
-            if number >= self._next_number:
-                self._next_number, self._has_one = number + 1, True
-                self._view = None
-                return task[NUMBER_BYTES:]
-            self._view = None  # it came before
+        while not self._views or _NUMBER.unpack_from(self._views[0])[0] < self._next_number:
+            if self._views:
+                self._views = self._views[1:]
+            else:
+                self._await(most, deadline)
 
-    def _await(self, deadline: int | None) -> None:
-        """Read the next message; the writer gives none to a worker of which it has not heard."""
+    def _await(self, most: int, deadline: int | None) -> None:
+        """Read the next messages; the writer gives none to a worker of which it has not heard."""
         while self._said_count < 0:
             left_s = remaining_s(deadline)
             try:
@@ -303,12 +333,22 @@ class QueueReader(Reader):
             except TransportTimeout:
                 if left_s is not None and left_s <= _SAY_S:
                     raise
-        once = map(self._tasks.read, (remaining_s(deadline),))
-        for self._view in once:
-            pass
+        while not self._views:
+            left_s = remaining_s(deadline)
+            # what could not be said, the writer may be waiting for: its channel may be full of what was said twice
+            is_brief = self._said_count != self._finished_count and (left_s is None or left_s > _SAY_S)
+            wait = (_SAY_S if is_brief else left_s,)
+            once = zip(map(self._tasks.read, wait)) if most == 1 else map(self._tasks.read_many, (most,), wait)
+            try:
+                for self._views in once:
+                    pass
+            except TransportTimeout:
+                if not is_brief:
+                    raise
+                self.release()
 
     def release(self) -> None:
-        if self._is_closed or self._view is not None:
+        if self._is_closed or self._views:
             return
         if self._has_one:
             self._tasks.release()

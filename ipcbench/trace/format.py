@@ -35,7 +35,8 @@ NAME = 2
 
 SAMPLED = 3
 """Kind of a record that says for how many calls, which were only counted, the records of a call site since the last
-such record stand. The number is where a call has what it sent."""
+such record stand. The number is where a call has what it sent. Where a call has what it received is 1 if no record to
+come stands for any of them, 0 otherwise."""
 
 FAILED = 1
 """Flag: the call ended with an exception."""

@@ -16,7 +16,7 @@ import pytest
 
 from ipcbench import ChannelSpec, get_backend
 from ipcbench.backend import Address
-from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
+from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.directory import channel_directory, channel_file
 from ipcbench.testing import ConformanceSuite
 
@@ -59,6 +59,34 @@ def test_a_reader_whose_queue_of_connections_is_full_does_not_hold_up_the_writer
                     stranger.connect(place)
             with pytest.raises(TransportTimeout):
                 writer.write(b"message", timeout_s=0.2)
+    finally:
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", ["pipe", "tcp"])
+def test_a_writer_whose_reader_turns_out_to_be_dead_at_its_close_is_closed(name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(ChannelSpec(f"ipcb-dead-{uuid4().hex[:8]}", readers=1, max_message_bytes=2**24))
+    code = (
+        "import json, os, sys\n"
+        "from ipcbench import Address, get_backend\n"
+        "address = Address.from_dict(json.loads(sys.argv[1]))\n"
+        "reader = get_backend(address.backend)().open_reader(address, 0)\n"
+        "reader.read(30)\n"
+        "sys.stdin.read()\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    try:
+        command = [sys.executable, "-c", code, json.dumps(address.as_dict())]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as dying:
+            writer = backend.open_writer(address)
+            writer.write(b"first", timeout_s=30.0)
+            writer.write(bytes(2**24), timeout_s=0.0)  # of which a thread sends the rest
+            dying.communicate()
+        writer.close()
+        assert writer.closed
+        with pytest.raises(EndpointClosed):
+            writer.write(b"more", timeout_s=0.0)
     finally:
         backend.destroy(address)
 

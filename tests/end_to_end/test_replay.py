@@ -102,11 +102,14 @@ def test_ctrl_c_ends_a_replay_of_two_clients_at_once(shell: Shell) -> None:
     for name in ("a", "b"):
         rows = "".join(v1_row(number) for number in range(1, 2000))
         (logs / f"{name}.log").write_text(head(V1) + rows, encoding="utf-8")
-    process = shell.start("replay", "logs", "--backends", "pipe", "--calls", "300", "--rounds", "9")
+    process = shell.start("replay", "logs", "--backends", "pipe", "--calls", "300", "--rounds", "9",
+                          "--out", "new/out")  # fmt: skip
     assert process.stderr is not None
     assert "round 1/9" in process.stderr.readline()
+    assert (shell.folder / "new/out").is_dir()
     begin = time.monotonic()
     _, said = interrupt(process)
+    assert not (shell.folder / "new").exists()
     assert process.returncode == 130
     assert "interrupted" in said
     assert time.monotonic() - begin < 10

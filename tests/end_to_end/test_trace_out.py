@@ -16,7 +16,8 @@ import pytest
 
 from tests.end_to_end.browser import Seen
 from tests.end_to_end.shell import Shell, interrupt
-from tests.trace.made import both_sides
+from tests.trace.logs import V1, head, v1_row
+from tests.trace.made import both_sides, record
 
 APPLICATION = """
 import sys
@@ -122,6 +123,35 @@ def test_tail_prints_what_is_there(shell: Shell) -> None:
     assert done.returncode == 0, done.stderr
     assert len([line for line in done.stdout.splitlines() if line[:1].isdigit()]) == 6
     assert done.stderr == "left out: 5 calls of other stages; --format jsonl has them\n"
+
+
+def test_ctrl_c_before_the_end_of_tail_is_told(shell: Shell) -> None:
+    record(shell.folder / "t", 5000)
+    process = shell.start("trace", "tail", "t")
+    assert process.stdout is not None
+    process.stdout.readline()  # the pipe holds but a part of the others
+    said, errors = interrupt(process)
+    assert (process.returncode, errors) == (130, "\nipcbench: error: interrupted\n")
+    assert not said or said.endswith("}\n"), "no line is cut in two"
+
+
+def test_tail_says_where_there_is_nothing_to_print(shell: Shell) -> None:
+    for name, data in ("empty.log", b""), ("binary.log", bytes(range(256)) * 9), ("headless.log", v1_row(7).encode()):
+        (shell.folder / name).write_bytes(data)
+    (shell.folder / "empty").mkdir()
+    for name in ("empty.log", "binary.log", "headless.log", "empty"):
+        done = shell("trace", "tail", "--format", "zmq", name)
+        assert (done.returncode, done.stdout) == (2, ""), name
+        assert f"{name}: no calls found" in done.stderr
+
+
+def test_logs_are_not_followed(shell: Shell) -> None:
+    (shell.folder / "logs").mkdir()
+    (shell.folder / "logs/x.log").write_text(head(V1) + v1_row(1))
+    for words in ("tail", "-f", "logs"), ("top", "logs"):
+        done = shell("trace", *words)
+        assert done.returncode == 2
+        assert "logs: a folder of logs, not of a trace; `ipcbench trace report logs` reads them" in done.stderr
 
 
 def test_export_writes_files(shell: Shell) -> None:

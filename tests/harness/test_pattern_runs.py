@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,8 @@ from tests.harness.small_runs import measure, raw
 
 def tiny_pattern(pattern: str, **changes) -> SweepSpec:
     """Return a sweep of a queue or fan-in with two peers, whose trials take a few hundredths of a second."""
-    plain = {"name": pattern, "pattern": pattern, "peers": (2,), "loads": (0.5,), "window_s": 0.03, "readers": 1}
+    window_s = 0.03 if pattern == "queue" else 0.1  # all writers must be at it at once
+    plain = {"name": pattern, "pattern": pattern, "peers": (2,), "loads": (0.5,), "window_s": window_s, "readers": 1}
     return raw(64, **{**plain, **changes})
 
 
@@ -78,7 +80,7 @@ def test_batches_go_together(tmp_path, pattern: str):
 def test_a_backend_without_the_pattern_says_so_and_the_others_go_on(tmp_path):
     run, told = measure(tiny_pattern("queue", backends=("shm", "mpi")), tmp_path)
     sound_trials(run)
-    assert "does not offer pattern queue" in run.info.skipped.get("mpi", "") or "mpi4py" in run.info.skipped["mpi"]
+    assert "does not offer pattern queue" in run.info.skipped["mpi"]
     assert any(progress.warning.startswith("mpi is left out") for progress in told)
     assert [cell.status for cell in pattern_cells(run)] == ["ok", "skipped"]
 
@@ -90,10 +92,10 @@ FAULTS = [
     ("queue", "HangingReader", ["writer", "TransportTimeout"]),
     ("queue", "LosingWriter", ["1 lost"]),
     ("queue", "DuplicatingWriter", ["1 duplicated"]),
-    ("queue", "TearingReader", ["2 torn"]),
+    ("queue", "TearingReader", ["[12] torn"]),
     ("fan_in", "KilledReader", ["reader", "killed by signal 9"]),
     ("fan_in", "KilledWriter", ["writer-", "killed by signal 9"]),
-    ("fan_in", "LosingWriter", ["2 lost"]),
+    ("fan_in", "LosingWriter", ["[12] lost"]),
     ("fan_in", "TearingReader", ["1 torn"]),
 ]
 
@@ -105,7 +107,7 @@ def test_what_goes_wrong_fails_the_trial_with_its_reason(tmp_path, pattern: str,
     run, _ = measure(sweep, tmp_path, stall_s=2.0)
     trial = next(trial for trial in run.pattern_trials if not trial.spec.kill)
     assert trial.status == "failed"
-    assert [word for word in words if word not in trial.reason] == [], trial.reason
+    assert [word for word in words if not re.search(word, trial.reason)] == [], trial.reason
     assert pattern_cells(run)[0].status == "failed"
 
 

@@ -54,14 +54,9 @@ def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
 
 
 def test_three_clients_of_one_server_wait_for_one_another():
-    def least_ns(clients: int) -> int:
-        threads = [thread(10, 5_000_000, str(number), server="s") for number in range(clients)]
-        measured = replay(traffic(*threads), Request(("pipe",), rounds=3)).measured["pipe"]
-        return min(max(ends) for ends in measured.threads_ns)
-
-    together = least_ns(3)
-    assert together > 0.8 * 3 * 10 * 5_000_000
-    assert together > 2 * least_ns(1)
+    threads = [thread(10, 5_000_000, str(number), server="s") for number in range(3)]
+    measured = replay(traffic(*threads), Request(("pipe",), rounds=3)).measured["pipe"]
+    assert min(max(ends) for ends in measured.threads_ns) > 0.8 * 3 * 10 * 5_000_000
 
 
 @pytest.mark.usefixtures("broken_on_path")

@@ -26,6 +26,7 @@ from ipcbench.trace.adapters.correlate import Ids
 from ipcbench.trace.adapters.instruments import begin_with_imports, targets
 from ipcbench.trace.hook.begin import is_alone, name_of
 from ipcbench.trace.readers.batch import Notes
+from ipcbench.trace.readers.everything import find
 from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import as_json, as_text, make_report
@@ -305,6 +306,30 @@ def test_a_request_to_a_jupyter_kernel_is_split_into_its_parts(tmp_path: Path) -
     assert asked["total_ns"] > asked["server_ns"] > 0.8 * 5 * 50_000_000
     assert asked["server_ns"] > 0.5 * asked["total_ns"]
     assert any(name.startswith("ipykernel") and m["method"].startswith("XPUB") for name, m in methods)
+
+
+@pytest.mark.parametrize("odd", ["", '"more": {"less": "\\\\"}, '], ids=["plain", "parsed"])
+def test_messages_of_jupyter_with_one_id_on_two_channels_are_kept_apart(tmp_path: Path, odd: str) -> None:
+    """A kernel's manager and its client count their messages independently, under one session."""
+    zmq = pytest.importorskip("zmq")
+    trace.start(tmp_path / "trace")
+    with zmq.Context() as context:
+        for name, date in ("shell", "2026-01-01T00:00:00Z"), ("control", "2026-01-01T00:00:05Z"):
+            with context.socket(zmq.DEALER) as asks, context.socket(zmq.ROUTER) as answers:
+                asks.connect(f"tcp://127.0.0.1:{answers.bind_to_random_port('tcp://127.0.0.1')}")
+                trace.wrap(asks, name), trace.wrap(answers, name)
+                header = f'{{{odd}"msg_id": "session_1_0", "msg_type": "ask", "date": "{date}"}}'.encode()
+                asks.send_multipart([b"<IDS|MSG>", b"", header, b"{}", b"{}", b"{}"])
+                identity = answers.recv_multipart()[0]
+                answers.send_multipart([identity, b"<IDS|MSG>", b"", b"{}", header, b"{}", b"{}"])
+                asks.recv_multipart()
+    trace.stop()
+    rows = [*find([tmp_path / "trace"]).in_order(joined=True)]
+    ids: dict[str, set[tuple[str, int]]] = {}
+    for row in rows:
+        ids.setdefault(row.method, set()).add((row.trace_id, row.span))
+    assert [len(rows), *map(len, ids.values())] == [4, 1, 1], "both sides of a message have its ids"
+    assert len(set.union(*ids.values())) == 2
 
 
 REDIS = """

@@ -25,7 +25,7 @@ from ipcbench.trace.readers.own import read_segment
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_text, make_report
 from ipcbench.trace.report.sums import TrafficTotals
-from ipcbench.trace.report.weighted import WeightedSums
+from ipcbench.trace.report.weighted import Variance, WeightedSums
 from ipcbench.trace.schema import PIPELINE, RPC, SEND
 from ipcbench.util.clock import now_ns
 from tests.trace.logs import V3, head, rows, tq_call
@@ -262,10 +262,64 @@ def test_calls_with_impossible_times_are_damage_and_no_figures(tmp_path: Path, s
 
 
 def test_a_few_calls_that_stand_for_others_do_not_tell_how_far_off_they_are() -> None:
-    sums = WeightedSums(count=100.0, weighing_count=9, total_ns=1e6, variance_ns2=1.0)
-    assert sums.error_ns == math.inf
-    assert replace(sums, weighing_count=10).error_ns == pytest.approx(1.96, rel=1e-3)
-    assert replace(sums, weighing_count=10, fourth_ns4=1.0).error_ns > 12, "one of them makes all of the variance"
+    sums = WeightedSums(count=100.0, weighing_count=9, total_ns=1e6, time=Variance(1.0))
+    assert sums.error_ns(0) == math.inf
+    assert replace(sums, weighing_count=10).error_ns(0) == pytest.approx(1.96, rel=1e-3)
+    assert replace(sums, weighing_count=10).error_ns(10) == pytest.approx(math.hypot(1.96, 30 / 100 * 1000), rel=1e-3)
+    assert replace(sums, weighing_count=10, time=Variance(1.0, 1.0)).error_ns(0) > 12, "one makes all of the variance"
+
+
+def test_bytes_that_differ_are_estimated_with_an_error(tmp_path: Path) -> None:
+    made = Made(tmp_path, "client")
+    for number in range(400):
+        begin, size = 10**9 + number * MS, 2**20 if number % 50 == 25 else 10
+        made.call("Put", [begin, begin + 1, begin + 2, begin + 3, begin + 1000], sent=size)
+        made.sampled("Put", 99)
+    made.segment.close()
+    totals = TrafficTotals()
+    (path,) = tmp_path.iterdir()
+    for batch in read_segment(path, Notes()):
+        totals.add(batch)
+    bulk = Bulk(
+        totals.groups[0].segment,
+        RPC.stages,
+        "Put",
+        np.zeros(4, np.int64),
+        0,
+        39_600,
+        0,
+        -1,
+        -1,
+        0,
+        0,
+        np.zeros(4, np.int64),
+    )
+    totals.add_bulk(bulk)
+    sums = totals.groups[0].methods["Put"]
+    assert sums.moved_bytes == pytest.approx(100 * (8 * 2**20 + 392 * 10), rel=1e-3)
+    assert 0.5 < sums.moved_error_bytes / sums.moved_bytes < 1.5, "eight large ones tell their number within a factor"
+
+
+def test_no_record_stands_for_calls_before_a_change(tmp_path: Path) -> None:
+    made, begin = Made(tmp_path, "client"), 10**9
+
+    def calls(count: int, took_ns: int) -> None:
+        nonlocal begin
+        for _ in range(count):
+            begin += MS
+            made.call("Matmul", [begin, begin + 1, begin + 2, begin + took_ns - 1, begin + took_ns], sent=10)
+
+    calls(10, 1000)
+    made.sampled("Matmul", 5000)
+    made.sampled("Matmul", 700, is_end=True)
+    calls(3, MS)
+    made.sampled("Matmul", 6)
+    made.segment.close()
+    (path,) = tmp_path.iterdir()
+    (batch,) = read_segment(path, Notes())
+    assert batch.weights is not None
+    assert batch.weights[:10].sum() == pytest.approx(5700)
+    assert batch.weights[10:].sum() == pytest.approx(6)
 
 
 @pytest.mark.parametrize(("size", "comparable"), [(1000, True), (1200, True), (150_000, False)])

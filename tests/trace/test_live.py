@@ -25,6 +25,7 @@ from ipcbench.trace.readers.everything import find
 from ipcbench.trace.readers.logs.text import read_log
 from ipcbench.trace.report.audit import audit
 from ipcbench.trace.report.gather import gather
+from tests.trace.logs import V1, head, v1_row
 from tests.trace.made import HOSTILE, Made, both_sides, rpc
 
 
@@ -96,6 +97,13 @@ def test_zmq_lines_tell_the_transport_that_was_used(tmp_path: Path) -> None:
         ("TCP", 3), ("IPC", 2), ("unknown", 1),
     ]  # fmt: skip
     assert not audit(gathered.sums.groups, gathered.notes)
+
+
+def test_zmq_lines_of_a_log_tell_its_transport(tmp_path: Path) -> None:
+    (tmp_path / "old.log").write_text(head(V1, "IPC+SHM") + v1_row(1) + head(V1, "TCP") + v1_row(1) + v1_row(2))
+    text = printed(tmp_path / "old.log", ZmqLines(), tmp_path / "new.log")
+    assert re.findall(r"Transport: (.*)", text) == ["IPC+SHM", "TCP"]
+    assert re.findall(r"^(\d+) ", text, re.MULTILINE) == ["1", "1", "2"]
 
 
 def test_tq_lines_are_read_back_with_the_same_figures(tmp_path: Path) -> None:

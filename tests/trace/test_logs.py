@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from ipcbench.errors import StoreError
 from ipcbench.trace.readers.batch import Batch, Notes
 from ipcbench.trace.readers.logs.text import grouped, read_log
+from ipcbench.trace.readers.logs.zmq_log import HEADLESS
+from ipcbench.trace.report.audit import audit
 from ipcbench.trace.report.gather import gather
 from tests.trace.logs import V1, V2, V3, V4, head, pipeline, row, tq_call, v1_row
 
@@ -181,6 +184,39 @@ def test_rotated_and_compressed_parts_are_one_log(tmp_path: Path) -> None:
     assert [group.calls_count for group in gathered.sums.groups] == [4]
     old.write_bytes(old.read_bytes()[:-12])
     assert gather([tmp_path]).notes.damaged_count == 1
+
+
+@pytest.mark.parametrize("older", [
+    ("x.log.2025-12-31", "x.log.2026-01-01"), ("x.log.2026-01-01_09", "x.log.2026-01-01_10.gz"),
+    ("x.log.2026-01-01_09-05", "x.log.2026-01-01_10-00"), ("x.log.2026-01-01_09-05-00", "x.log.2026-01-01_09-05-59"),
+    ("x.log-20251231.gz", "x.log-20260101"), ("x.log-2026010109", "x.log-2026010110"),
+    ("x.log-1767225599", "x.log-1767225600.gz"), ("x.log-20260101", "x.log-2026010201"),
+])  # fmt: skip
+def test_parts_that_are_named_by_dates_are_one_log(tmp_path: Path, older: tuple[str, str]) -> None:
+    first, second = (tmp_path / name for name in older)
+    for path, text in (first, head(V1) + v1_row(1) + v1_row(2)), (second, v1_row(3)), (tmp_path / "x.log", v1_row(4)):
+        path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+    assert grouped([tmp_path / "x.log", second, first]) == [[first, second, tmp_path / "x.log"]]
+    gathered = gather([tmp_path])
+    assert [group.calls_count for group in gathered.sums.groups] == [4]
+    assert not audit(gathered.sums.groups, gathered.notes)
+
+
+@pytest.mark.parametrize("name", ["x.log.2026", "x.log.99", "run-12345678", "x-1.log", "x.log-20261", "x.log-99999999"])
+def test_other_names_with_numbers_are_no_dates(tmp_path: Path, name: str) -> None:
+    dated = tmp_path / "x.log-20260101"
+    assert grouped([dated, tmp_path / name])[0][-1] == dated
+
+
+def test_rows_without_a_header_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(head(V1) + v1_row(1))
+    foreign = "12 apples 1.0 2.0\n2026-01-01 10:00:00 1.0 1.0 1.0 1.0 1.0\n7 x 1 2 3 4 5 6\n"
+    (tmp_path / "b.log").write_text(v1_row(7, "a method") + foreign + v1_row(8))
+    (tmp_path / "c.log").write_text(v1_row(9) + head(V1) + v1_row(1))
+    gathered = gather([tmp_path])
+    assert [(each.what, each.said) for each in audit(gathered.sums.groups, gathered.notes)] == [(HEADLESS, 3)]
+    with pytest.raises(StoreError, match=f"{HEADLESS}: 2"):
+        gather([tmp_path / "b.log"])
 
 
 def test_a_compressed_log_is_damaged_only_if_it_is(tmp_path: Path) -> None:

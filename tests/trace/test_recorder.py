@@ -545,3 +545,51 @@ def test_a_call_without_a_record_says_when_it_was_sent(tmp_path: Path, options: 
     assert (last.sampled, last.span) == (False, 0)
     assert 0 < last.sent_ns <= now_ns()
     assert last.boot == recorder._files.boot
+
+
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_calls_that_are_only_counted_survive_the_end_of_their_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pure: str
+) -> None:
+    monkeypatch.setenv("IPCBENCH_PURE", pure)
+    code = """
+import os, sys
+from ipcbench import trace
+trace.start(sys.argv[1], budget=1e-9)
+def calls(count):
+    for _ in range(count):
+        with trace.call("x"):
+            pass
+calls(3_000)
+for _ in range(3):
+    child = os.fork()
+    if not child:
+        calls(100)
+        os._exit(0)
+    os.waitpid(child, 0)
+child = os.fork()
+if not child:
+    calls(500)
+    os.kill(os.getpid(), 9)
+os.waitpid(child, 0)
+os._exit(0)
+"""
+    run_program(code, tmp_path)
+    assert calls_count(tmp_path) == 3_800
+
+
+@pytest.mark.parametrize("pure", ["", "1"])
+def test_a_budget_times_calls_that_have_become_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pure: str) -> None:
+    monkeypatch.setenv("IPCBENCH_PURE", pure)
+    code = """
+import sys, time
+from ipcbench import trace
+trace.start(sys.argv[1], budget=1e-9)
+for number in range(5_010):
+    with trace.call("x"):
+        if number >= 5_000:
+            time.sleep(0.045)
+"""
+    run_program(code, tmp_path)
+    assert calls_count(tmp_path) == 5_010
+    assert any(call.total_ns >= 45_000_000 for call in records(tmp_path))

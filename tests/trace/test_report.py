@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 import io
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ipcbench import trace
 from ipcbench.cli import main
 from ipcbench.trace.format import HEADER_BYTES
+from ipcbench.trace.record import files
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_markdown, as_text, make_report
 from tests.trace.logs import V1, V3, a_straggler, head, open_calls, row, rows, v1_row
-from tests.trace.made import both_sides, record
+from tests.trace.made import both_sides, record, rpc
 
 
 def report(path: Path, text: str, rules: str = "default") -> Report:
@@ -123,3 +126,48 @@ def test_a_cost_in_a_header_that_cannot_be_is_not_believed(tmp_path: Path, cost:
     report = make_report(gather([tmp_path]))
     assert report.gathered.sums.groups
     assert "R11" not in rules_of(report)
+
+
+def test_files_of_a_trace_that_are_missing_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_FIRST_SEGMENT_BYTES", 2**14)
+    monkeypatch.setattr(files, "_LARGEST_SEGMENT_BYTES", 2**14)
+    record(tmp_path, 600)
+    paths = sorted(tmp_path.glob("*.ipct"), key=lambda path: int(path.stem.rpartition("-")[2]))
+    assert len(paths) > 5
+    assert missing(tmp_path) == []
+    for path in (paths[0], paths[2], paths[3]):
+        path.unlink()
+    thread = paths[0].stem[2:].rpartition("-")[0]
+    assert missing(tmp_path) == [f"?-{thread}-0", f"?-{thread}-2 to 3"]
+    assert main(["trace", "report", str(paths[1])]) == 0, "a file that is named is asked for by itself"
+
+
+@pytest.mark.parametrize("options", [{"sample": 16}, {"sample": 2}, {"budget": 0.01}])
+def test_histograms_that_are_missing_are_told(tmp_path: Path, options: dict[str, Any]) -> None:
+    tracer = trace.start(tmp_path, **options)
+    for _ in range(20_000):
+        rpc(tracer)
+    trace.stop()
+    assert missing(tmp_path) == []
+    (path,) = tmp_path.glob("*.ipch")
+    path.unlink()
+    assert f"h-{path.stem[2:].rpartition('-')[0]}-?.ipch" in missing(tmp_path)
+
+
+@pytest.mark.parametrize("failing", [False, True])
+def test_a_sampled_trace_without_histograms_may_be_whole(tmp_path: Path, failing: bool) -> None:
+    """What fails always has a record, and so has the first call of a method."""
+    tracer = trace.start(tmp_path, sample=4)
+    for number in range(400 if failing else 1):
+        with suppress(OSError), tracer.call("method" if failing else f"method {number}"):
+            if failing:
+                raise OSError
+    trace.stop()
+    assert not list(tmp_path.glob("*.ipch"))
+    assert missing(tmp_path) == []
+
+
+def missing(folder: Path) -> list[str]:
+    """Return which files the report misses."""
+    return [place for example in gather([folder]).notes.examples for place, _, what in [example.partition(": missing")]
+            if what]  # fmt: skip

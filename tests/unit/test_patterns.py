@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import random
+import signal
 import threading
 from collections import Counter
+from contextlib import ExitStack, suppress
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -175,3 +179,118 @@ def test_the_reader_of_a_fan_in_takes_turns(name: str, channel_name: str) -> Non
                 reader.read(LIMIT_S)
     backend.destroy(address)
     assert not any(each.startswith(channel_name) for each in os.listdir("/dev/shm"))
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_many_tasks_at_once_go_to_one_worker_each_and_are_finished_together(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", readers=2, depth=4))
+    tasks = [b"%d" % number for number in range(8)]
+    with backend.open_writer(address) as writer, ExitStack() as leaving:
+        workers = [leaving.enter_context(backend.open_reader(address, index)) for index in range(2)]
+        for worker in workers:
+            with pytest.raises(TransportTimeout):
+                worker.read_many(8, 0.5)  # with which it says that it is there
+        assert writer.write_many(tasks, LIMIT_S) == 8
+        with pytest.raises(TransportTimeout):
+            writer.write_many(tasks, 0.0)
+        got: list[bytes] = []
+        for half, worker in zip((4, 8), workers, strict=True):
+            while len(got) < half:
+                got += map(bytes, worker.read_many(8, LIMIT_S))
+            worker.release()
+        assert sorted(got) == tasks
+        writer.drain(LIMIT_S)
+        assert writer.write_many([b"more"] * 8, LIMIT_S) == 8
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_many_messages_at_once_are_of_one_writer_in_order(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="fan_in", writers=2, depth=16))
+    with ExitStack() as closing:
+        writers = [closing.enter_context(backend.open_writer(address, index)) for index in range(2)]
+        reader = closing.enter_context(backend.open_reader(address, 0))
+        for writer in writers:
+            assert writer.write_many([b"%d" % number for number in range(10)], LIMIT_S) == 10
+        got: dict[int, list[bytes]] = {0: [], 1: []}
+        while sum(map(len, got.values())) < 20:
+            views = reader.read_many(4, LIMIT_S)
+            assert 1 <= len(views) <= 4
+            got[reader.last_writer] += map(bytes, views)
+        assert got == {index: [b"%d" % number for number in range(10)] for index in range(2)}
+        with pytest.raises(TransportTimeout):
+            reader.read_many(4, 0.0)
+    backend.destroy(address)
+
+
+def test_a_worker_says_again_what_had_no_room(channel_name: str) -> None:
+    """Else the writer would wait for the worker, and the worker for a task."""
+    backend = get_backend("shm")()
+    address = backend.create(spec(channel_name, pattern="queue", depth=2))
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as worker:
+        with pytest.raises(TransportTimeout):
+            worker.read(0.5)
+        for task in (b"a", b"b"):
+            writer.write(task, LIMIT_S)
+        assert worker.read(LIMIT_S) == b"a"
+        with suppress(TransportTimeout):
+            while True:  # as if a handler had interrupted it each time before it knew that it had said so
+                worker._finished.write(bytes(8), 0.0)  # type: ignore[attr-defined] # its way to the writer
+        assert worker.read(LIMIT_S) == b"b"
+        got: list[bytes] = []
+        waiting, tasks = threading.Event(), worker._tasks  # type: ignore[attr-defined]
+        worker._tasks = SimpleNamespace(  # type: ignore[attr-defined]
+            read=lambda timeout_s: waiting.set() or tasks.read(timeout_s), release=tasks.release, close=tasks.close
+        )
+        reading = threading.Thread(target=lambda: got.append(bytes(worker.read(LIMIT_S))))
+        reading.start()
+        waiting.wait(LIMIT_S)  # only from now on is there room again
+        writer.write(b"c", LIMIT_S)
+        reading.join()
+        assert got == [b"c"]
+    backend.destroy(address)
+
+
+class Interrupted(Exception):
+    """Raised by the handler of a signal."""
+
+
+@pytest.mark.parametrize("pattern", ["queue", "fan_in"])
+@pytest.mark.parametrize("name", ["shm", "lmdb"])
+def test_a_read_that_a_handler_interrupts_loses_nothing(name: str, pattern: Any, channel_name: str) -> None:
+    def interrupt(*_: object) -> None:
+        if may_raise:
+            may_raise.clear()
+            raise Interrupted
+
+    may_raise: list[bool] = []
+    backend, chance = get_backend(name)(), random.Random(1)
+    address = backend.create(spec(channel_name, pattern=pattern, depth=64))  # room also for what is said twice
+    limit_of_the_test = signal.setitimer(signal.ITIMER_REAL, 0)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    kept: list[list[memoryview]] = []
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            with pytest.raises(TransportTimeout):
+                reader.read(0.5)  # with which a worker says that it is there
+            for _ in range(500):
+                tasks, got = [b"%d" % number for number in range(16)], []
+                assert writer.write_many(tasks, LIMIT_S) == 16
+                while len(got) < 16:
+                    once = map(reader.read_many, (16,), (LIMIT_S,))  # in C, so that the test itself loses nothing
+                    with suppress(Interrupted):
+                        may_raise.append(True)
+                        signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, 1e-4))
+                        for kept[:] in zip(once, strict=True):
+                            pass
+                        may_raise.clear()
+                    got += [bytes(view) for views in kept for view in views]
+                    kept.clear()
+                assert got == tasks
+                reader.release()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, *limit_of_the_test)
+        backend.destroy(address)

@@ -18,6 +18,8 @@ from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, has_q
 from ipcbench.stats.fairness import jain_index, largest_share
 from ipcbench.stats.prior import VariancePrior
 
+NOT_REACHED = "not reached"
+"""Begins the reason of a backend that can, but was not measured."""
 _LEAST = 1e-3
 """Stands in for a time of 0, which has no logarithm."""
 
@@ -168,7 +170,7 @@ def _ranked(
             )
         )
     done.sort(key=lambda cell: (cell.rate_per_s is None, -cell.rate_per_s.estimate if cell.rate_per_s else 0.0))
-    missing = dict.fromkeys(run.info.planned_backends, f"not reached: the run is {run.info.status}") | dict(
+    missing = dict.fromkeys(run.info.planned_backends, f"{NOT_REACHED}: the run is {run.info.status}") | dict(
         run.info.skipped
     )
     measured = {cell.backend for cell in group}

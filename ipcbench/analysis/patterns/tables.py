@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from ipcbench.analysis.patterns.cells import LoadFigures, PatternCell, PatternSetting
+from ipcbench.analysis.patterns.cells import NOT_REACHED, LoadFigures, PatternCell, PatternSetting
 from ipcbench.analysis.summary.figures import scaled
 from ipcbench.analysis.summary.notes import one_line
 from ipcbench.analysis.summary.wording import (
@@ -20,7 +21,7 @@ from ipcbench.analysis.summary.wording import (
 )
 from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
 from ipcbench.spec import Pattern
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval, ratio, rounds_in_common
 from ipcbench.util.units import format_significant
 
 NOT_HELD = "not held"
@@ -55,11 +56,16 @@ def peers_words(setting: PatternSetting) -> str:
 
 
 def pattern_tables(cells: Sequence[PatternCell]) -> tuple[Table, ...]:
-    """Return the tables: of each payload one with all numbers of peers, and of a queue one about killed workers."""
+    """Return the tables: of each payload one with all numbers of peers, one about batches if there are several, and of
+    a queue one about killed workers.
+    """
     found: list[Table] = []
     for family, some in groupby(cells, key=lambda cell: cell.setting.family()):
         rows = list(some)
         found.append(_table(family, rows))
+        batched = [cell for cell in rows if cell.rate_per_s is not None]
+        if len({cell.setting.batch for cell in batched}) > 1:
+            found.append(_batch_table(family, batched))
         if any(cell.recovery is not None or cell.recovery_reason for cell in rows):
             found.append(_recovery_table(family, rows))
     return tuple(found)
@@ -77,10 +83,14 @@ def _title(family: PatternSetting) -> str:
 def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
     is_queue = family.pattern == "queue"
     several = len({cell.setting.batch for cell in cells}) > 1
-    loads = sorted({load.load_ratio for cell in cells for load in cell.loads})
-    letters = footnote_letters(text for cell in cells for text in _remarks(cell))
+    loads = _loads(cells)
     ranks = {cell.setting: [each.rank for each in cells if each.setting == cell.setting] for cell in cells}
-    heads = [Column(("wait µs" if is_queue else "time µs", f"at {100 * load:g} %")) for load in loads]
+    settings = {cell.setting for cell in cells}
+    left_out = Counter(cell.backend for cell in cells if cell.status == "skipped")
+    nowhere = {cell.backend: cell for cell in cells if left_out[cell.backend] == len(settings)}
+    cells = [cell for cell in cells if cell.backend not in nowhere]
+    lines = [*((f"{cell.setting.peers}", cell) for cell in cells), *(("any", cell) for cell in nowhere.values())]
+    letters = footnote_letters(text for _, cell in lines for text in _remarks(cell))
     return Table(
         title=_title(family),
         remarks=tuple(verdicts(cells)),
@@ -91,25 +101,34 @@ def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
             Column(("", "backend"), "left", names_row=True),
             Column((_UNITS[family.pattern], "[95 %]")),
             Column(("busiest", "worker")) if is_queue else Column(("", "fair")),
-            *heads,
+            *_heads(family, loads),
             Column(("", "notes"), "left"),
         ),
         rows=tuple(
             (
-                f"{cell.setting.peers}",
-                *([f"{cell.setting.batch:,}"] if several else []),
+                peers,
+                *([f"{cell.setting.batch:,}" if peers != "any" else peers] if several else []),
                 rank_text(cell.rank, ranks[cell.setting]),
                 cell.backend,
-                NOT_MEASURED if cell.rate_per_s is None else rate_words(cell),
+                _status(cell) if cell.rate_per_s is None else rate_words(cell),
                 _share(cell.largest_share_ratio) if is_queue else number(cell.jain_ratio),
                 *(_times(cell, load) for load in loads),
                 _marks(cell, letters),
             )
-            for cell in cells
+            for peers, cell in lines
         ),
-        best_rows=frozenset(index for index, cell in enumerate(cells) if cell.rank == 1),
+        best_rows=frozenset(index for index, (_, cell) in enumerate(lines) if cell.rank == 1),
         footnotes=tuple((letter, text) for text, letter in letters.items()),
     )
+
+
+def _loads(cells: Sequence[PatternCell]) -> list[float]:
+    return sorted({load.load_ratio for cell in cells for load in cell.loads})
+
+
+def _heads(family: PatternSetting, loads: Sequence[float]) -> Iterator[Column]:
+    head = "wait p50 / p99" if family.pattern == "queue" else "p50 / slowest p99"
+    yield from (Column((head, f"µs at {100 * load:g} %")) for load in loads)
 
 
 def rate_words(cell: PatternCell) -> str:
@@ -118,6 +137,12 @@ def rate_words(cell: PatternCell) -> str:
     if cell.rounds_count < MIN_CLAIM_ROUNDS:
         return format_significant(cell.rate_per_s.estimate / 1e3, UNSURE_DIGITS)
     return interval_words(scaled(cell.rate_per_s, 1e-3))
+
+
+def _status(cell: PatternCell) -> str:
+    """Return what stands in the place of figures."""
+    is_able = cell.status == "failed" or cell.reason.startswith(NOT_REACHED)
+    return cell.status if is_able else "cannot"
 
 
 def _share(ratio: float | None) -> str:
@@ -145,18 +170,16 @@ def _remarks(cell: PatternCell) -> tuple[str, ...]:
 
 
 def _marks(cell: PatternCell, letters: dict[str, str]) -> str:
-    status = "" if cell.status == "ok" else f"{cell.status}: "
-    return status + " ".join(letters[text] for text in _remarks(cell))
+    return " ".join(letters[text] for text in _remarks(cell))
 
 
 def verdicts(cells: Sequence[PatternCell]) -> Iterator[str]:
     """Yield for each number of peers and batch which backend carries most, as far as the rounds can tell."""
-    groups = {setting: list(some) for setting, some in groupby(cells, key=lambda cell: cell.setting)}
-    found = {setting: verdict(some) for setting, some in groups.items()}
-    if len(set(found.values())) == 1 and all(cell.rank is None for cell in cells):
-        yield f"{next(iter(found.values()))}."
+    if all(cell.rank is None for cell in cells):
+        yield f"{verdict(cells)}."
         return
-    yield from (f"{peers_words(setting)}: {text}." for setting, text in found.items())
+    for setting, some in groupby(cells, key=lambda cell: cell.setting):
+        yield f"{peers_words(setting)}: {verdict(list(some))}."
 
 
 def unit_of(setting: PatternSetting) -> str:
@@ -183,6 +206,31 @@ def verdict(cells: Sequence[PatternCell]) -> str:
         text += f"; next {following.backend}, {ratio_words(following.ratio, following.compared_rounds_count)}"
         text += " times as slow"
     return text
+
+
+def _batch_table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
+    """Return what batches bring and cost, beside the smallest that the same backend was measured with."""
+    least: dict[tuple[int, str], PatternCell] = {}
+    rows = []
+    loads = _loads(cells)[:1]
+    for cell in sorted(cells, key=lambda cell: (cell.setting.peers, cell.backend, cell.setting.batch)):
+        base = least.setdefault((cell.setting.peers, cell.backend), cell)
+        words = "1" if cell is base else NOT_MEASURED
+        if cell is not base and cell.time is not None and base.time is not None:
+            words = ratio_words(ratio(base.time, cell.time), rounds_in_common(base.time, cell.time))
+        names = (f"{cell.setting.peers}", cell.backend, f"{cell.setting.batch:,}")
+        rows.append((*names, words, *(_times(cell, load) for load in loads)))
+    return Table(
+        title=f"{_title(family)}: what batches bring and cost",
+        columns=(
+            Column(("", _PEERS[family.pattern][1])),
+            Column(("", "backend"), "left", names_row=True),
+            Column(("", "batch")),
+            Column(("times", "as fast")),
+            *_heads(family, loads),
+        ),
+        rows=tuple(rows),
+    )
 
 
 def _recovery_table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:

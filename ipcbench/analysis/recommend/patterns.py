@@ -209,7 +209,7 @@ def _refusal(question: PatternQuestion, offer: Offer | None) -> str:
         return "not registered here, so what it can do is not known"
     reasons = refusals(offer, question.payload_bytes, question.peers or 1, "every_message", question.needs)
     if question.pattern not in offer.capabilities.patterns:
-        reasons.append(f"it does not offer pattern {question.pattern}")
+        reasons.append(f"it does not offer pattern {NAMES[question.pattern]}")
     return "; ".join(reasons)
 
 

@@ -75,8 +75,9 @@ def _patterns(run: Run, tables: Tables, width: int) -> Iterator[Styled]:
         yield from ((line, "bold") for line in wrapped(table.title, width))
         yield from ((line, "") for text in table.remarks for line in wrapped(text, width))
         yield "", ""
-        shown = replace(table, columns=table.columns[:-1], rows=tuple(row[:-1] for row in table.rows))
-        yield from aligned_styled(shown, width)
+        shown = slice(-1 if table.columns[-1].head[-1] == "notes" else None)
+        rows = tuple(row[shown] for row in table.rows)
+        yield from aligned_styled(replace(table, columns=table.columns[shown], rows=rows), width)
         yield "", ""
     if tables.pattern_tables:
         yield f"{_rounds_words(run)}; `ipcbench analyze` has the notes and says what the columns mean", "dim"

@@ -15,7 +15,6 @@ from ipcbench.backend import Reader, Writer
 from ipcbench.errors import EndOfStream, TransportTimeout
 from ipcbench.harness.loops import (
     HASH_EVERY,
-    SPIN_NS,
     WriteBatch,
     looking,
     set_phase,
@@ -80,14 +79,13 @@ class Offering:
         self._sent_count = 0
         self._meter = UsageMeter([writer])
 
-    def offer(self, window_ns: int, rate_per_s: float, phase: Phase, *, polls: bool) -> Offered:
+    def offer(self, window_ns: int, rate_per_s: float, phase: Phase) -> Offered:
         """Write for `window_ns`, at this writer's rate, or flat out if it is 0; of a queue, wait until all is finished.
 
         Args:
             window_ns: for how long.
             rate_per_s: messages per second of this writer.
             phase: which the messages belong to.
-            polls: whether the writer may keep a core busy until a message is due.
 
         Raises:
             TransportError: as of the endpoint.
@@ -99,7 +97,7 @@ class Offering:
         first, before, begin_ns = self._next_number, self._sent_count, now_ns()
         self._meter.start()
         if rate_per_s:
-            self._paced(begin_ns, window_ns, 1e9 / rate_per_s, SPIN_NS * polls)
+            self._paced(begin_ns, window_ns, 1e9 / rate_per_s)
         else:
             self._flat_out(begin_ns + window_ns)
         end_ns = now_ns()
@@ -117,7 +115,7 @@ class Offering:
             self._write, self._messages, self._batch, self._next_number, self._step, stop_ns
         )
 
-    def _paced(self, begin_ns: int, window_ns: int, interval_ns: float, spin_ns: int) -> None:
+    def _paced(self, begin_ns: int, window_ns: int, interval_ns: float) -> None:
         """Write what is due within the window; the writers of a fan-in are due in turns."""
         self._sent_count += write_batches_paced(
             self._write,
@@ -128,7 +126,6 @@ class Offering:
             begin_ns + int(interval_ns * (1 + self._index / self._step)),
             interval_ns,
             int(window_ns / interval_ns) // self._batch,
-            spin_ns,
         )
 
     @property

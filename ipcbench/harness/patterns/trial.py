@@ -115,7 +115,6 @@ class PatternTrial(Trial):
             "window_ns": int(1e9 * window_s),
             "rate_per_s": rate_per_s / len(self._writers),
             "phase": int(phase),
-            "polls": not self._oversubscribed,  # else it would take the core that a reader needs
         }
         answers = self._ask_writers(question)
         return tuple(offered_of(answers[index]) for index in self._writers)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MOST_OPEN: Final = 4096
 _JUPYTER: Final = b"<IDS|MSG>"
-_JUPYTER_FIELDS: Final = re.compile(rb'"(msg_id|msg_type)"\s*:\s*"([^"]*)"')
+_JUPYTER_FIELDS: Final = re.compile(rb'"(msg_id|msg_type|date)"\s*:\s*"([^"]*)"')
 _LONGEST_LABEL: Final = 60
 
 
@@ -35,17 +35,19 @@ class Ids(NamedTuple):
         answers: the id of the message that it answers; None if it answers none.
         label: what kind of message it is, such as `execute_request`; few different ones.
         is_unique: whether no other message anywhere has the id `own`, a text, so that both sides' records join by it.
+        made: when the message was made, as it says itself, if `own` is unique only together with that.
     """
 
     own: object = None
     answers: object = None
     label: str = ""
     is_unique: bool = False
+    made: str = ""
 
     def join(self, call: Call) -> None:
         """Give a call the trace and the span that follow from the id, on either side."""
         if self.is_unique and call is not NO_OP and call is not NO_OP_SERVER_CALL:
-            digest = blake2b(str(self.own).encode(errors="surrogatepass"), digest_size=24).digest()
+            digest = blake2b(f"{self.own}{self.made}".encode(errors="surrogatepass"), digest_size=24).digest()
             high, low, span = (int.from_bytes(digest[at : at + 8], "little") for at in (0, 8, 16))
             call._trace, call._span = (high, low), span | 1
 
@@ -59,7 +61,9 @@ Correlate: TypeAlias = Callable[[Sequence[Any]], Ids | None]
 
 
 def jupyter(frames: Sequence[Any]) -> Ids | None:
-    """Return the ids of a message of Jupyter: its own, and that of its parent."""
+    """Return the ids of a message of Jupyter: its own, and that of its parent. A kernel's manager and its clients
+    number their messages independently under one session, so messages of two channels may have one id.
+    """
     parts = [frame if type(frame) is bytes else _bytes_of(frame) for frame in frames[:8]]
     if _JUPYTER not in parts:
         return None
@@ -70,7 +74,7 @@ def jupyter(frames: Sequence[Any]) -> Ids | None:
         own, answers = (
             each if isinstance(each, str) else None for each in (header.get("msg_id"), parent.get("msg_id"))
         )
-        return Ids(own, answers, label, is_unique=True)
+        return Ids(own, answers, label, is_unique=True, made=f" {label} {header.get('date', '')}")
     except (IndexError, ValueError, AttributeError, RecursionError):
         return None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -169,6 +170,7 @@ class Notes:
         processes_count: Python processes of a program that was recorded unmodified.
         unseen: programs that were started and not recorded, by name.
         endpoints: descriptions of sockets, in order of appearance.
+        left_out: by segment of this package, how many more calls its records tell of, at least.
     """
 
     lines_count: int = 0
@@ -181,6 +183,7 @@ class Notes:
     processes_count: int = 0
     unseen: Counter[str] = field(default_factory=Counter)
     endpoints: dict[str, None] = field(default_factory=dict)
+    left_out: Counter[Path] = field(default_factory=Counter)
     _losing: set[tuple[str, int]] = field(default_factory=set)
 
     @property

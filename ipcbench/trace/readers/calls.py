@@ -86,6 +86,7 @@ class Row(NamedTuple):
     Attributes:
         sent_bytes, recv_bytes: None if they were not noted.
         parts_ns: what its wait is made of (`PARTS`); None for what is not known.
+        logged_transport: as its log names it; empty if it does not.
     """
 
     process: Process
@@ -105,11 +106,12 @@ class Row(NamedTuple):
     recv_bytes: int | None
     failed: bool
     parts_ns: tuple[int | None, ...] = (None,) * len(PARTS)
+    logged_transport: str = ""
 
     @property
     def transport(self) -> str:
         """Over which transport its peer is reached; empty if unknown."""
-        return transport_of(self.peer)
+        return transport_of(self.peer) or self.logged_transport
 
     @property
     def end_ns(self) -> int:
@@ -144,7 +146,7 @@ def rows_of(calls: Calls) -> Iterator[Row]:
     columns = zip(
         batch.ids.tolist(), batch.method.tolist(), calls.peers, calls.errors, ids, spans, batch.begin_ns.tolist(),
         batch.total_ns.tolist(), batch.stage_ns.tolist(), _or_none(batch.sent_bytes), _or_none(batch.recv_bytes),
-        batch.failed.tolist(), _parts(batch), strict=True,
+        batch.failed.tolist(), _parts(batch), [batch.segment.transport] * count, strict=True,
     )  # fmt: skip
     for number, method, *rest in columns:
         yield Row(calls.process, calls.schema, batch.stages, batch.segment.role, number, batch.methods[method], *rest)

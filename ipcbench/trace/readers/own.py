@@ -50,6 +50,7 @@ _CHUNK_RECORDS = 8_192
 _CHUNK_SLOTS = 4096
 _MOST_PENDING = 256
 _LARGEST = 2**62
+_CHANCE = 50  # so few calls that sampling should have left out may all have a record
 _MAX_BLOCK_BYTES = 2**20
 _MOST_UNTIMED = 2**40
 _LONGEST_NAME_BYTES = 4096
@@ -103,7 +104,9 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
                 )
                 calls &= possible
             ids = ((offsets - HEADER_BYTES) // RECORD_BYTES).astype(np.int64)
-            weights = _weights(records, calls, whole & (kinds == SAMPLED), pending)
+            sampled = whole & (kinds == SAMPLED)
+            notes.left_out[path] += _left_out(records, calls, sampled, facts)
+            weights = _weights(records, calls, sampled, pending)
             if not calls.all():
                 notes.counts["torn records"] += int(np.count_nonzero(~whole & (kinds != 0)))
                 _learn(records[whole & (kinds == NAME)], names, pieces)
@@ -156,6 +159,21 @@ def _are_possible(records: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     return possible
 
 
+def _left_out(
+    records: npt.NDArray[Any], calls: npt.NDArray[np.bool_], sampled: npt.NDArray[np.bool_], facts: dict[str, Any]
+) -> int:
+    """Return how many more calls the records tell of, at least: those that were only counted, and the half of what
+    sampling must have left out by chance. Of calls that others ask for, these may have chosen.
+    """
+    told, period = int(np.minimum(records["sent"][sampled], _MOST_UNTIMED).sum()), facts.get("sample")
+    if not isinstance(period, int) or not 1 < period < _MOST_UNTIMED or facts.get("budget"):
+        return told
+    roles = records["role"][calls]
+    kept = (records["flags"][calls] & KEPT != 0)[(roles != SERVER_SIDE) & (roles != RECEIVER)]
+    kept_count = int(kept.sum())
+    return told + max(0, (len(kept) - kept_count) * (period - 1) // 2 - kept_count - _CHANCE)
+
+
 def _weights(
     records: npt.NDArray[Any],
     calls: npt.NDArray[np.bool_],
@@ -166,7 +184,8 @@ def _weights(
 
     The calls of an interval, which ends with a record of the kind SAMPLED, are shared out among the records of the same
     call site in it; those of an interval without one, among the next ones. Half of what lies behind a record, and half
-    of what lies before it, is its share: calls may become longer and longer, or shorter.
+    of what lies before it, is its share: calls may become longer and longer, or shorter. Where the recorder has found
+    them changed at once, the end of the interval is marked: nothing before it is shared out among those behind it.
 
     Args:
         records: in the order of the file.
@@ -188,17 +207,25 @@ def _weights(
         of_call: Ints = interval[~ends]
         counts = np.bincount(of_call, minlength=int(ends.sum()) + 1)
         shares, left = np.zeros(len(counts)), pending.pop(site, 0.0)
+        is_change = records["recv"][mine[ends]] > 0
         for number, untimed in enumerate(records["sent"][mine[ends]].tolist()):
             left += untimed if untimed < _MOST_UNTIMED else 0
-            if counts[number]:
-                shares[number], left = left / counts[number], 0.0
+            latest = number if counts[number] or not is_change[number] else _latest(counts[:number])
+            if counts[latest]:
+                shares[latest], left = shares[latest] + left / counts[latest], 0.0
         pending[site] = left
         behind = shares[of_call]
-        before = np.concatenate([behind[:1] * 0.0, behind[:-1]])
-        weights[places] = (behind + before) / 2.0
-        if len(places):
-            weights[places[-1]] += behind[-1] / 2.0
+        changes_count: Ints = np.concatenate([[0], np.cumsum(is_change)])[of_call]
+        is_last = np.concatenate([np.diff(changes_count) > 0, [True]]) if len(places) else np.zeros(0, bool)
+        before = np.concatenate([behind[:1] * 0.0, np.where(is_last, 0.0, behind)[:-1]])
+        weights[places] = (np.where(is_last, 2.0 * behind, behind) + before) / 2.0
     return weights
+
+
+def _latest(counts: Ints) -> int:
+    """Return the number of the latest interval with records; that of the first interval if there is none."""
+    found = np.flatnonzero(counts)
+    return int(found[-1]) if len(found) else 0
 
 
 def segment_of(path: Path, facts: dict[str, Any], role: int, transport: str = "") -> Segment:

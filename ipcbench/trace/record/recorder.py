@@ -263,7 +263,7 @@ def _check(sample: int, budget: float) -> None:
     if not isinstance(sample, int) or not 1 <= sample <= 1_000_000:
         raise ConfigError("sample", sample, "a whole number, 1 to 1,000,000")
     if not 0.0 <= budget < 1.0:
-        raise ConfigError("budget", budget, "a share of time: 0 to 1, such as 0.01")
+        raise ConfigError("budget", budget, "a share of time: at least 0, less than 1, such as 0.01")
 
 
 def start(

@@ -85,11 +85,17 @@ class CallSite(HotCallSite):
         """From now on record one call in `period`, on average, and only count those between, or time them too."""
         changed = untimed != self.untimed or not self.period / 2 < period < self.period * 2
         self.period, self.untimed, self.look_ns = period, untimed, look_ns
+        self.late_ns = look_ns + _DECIDE_EVERY_NS if untimed and look_ns < _NEVER_NS else 0
         if changed:
             self.draw()
 
     def look(self) -> None:
         self.thread.decide(self)
+        if self.untimed and self.histograms is None:  # so that a count is in a file at once: the process may be killed
+            self.thread.make_histograms(self)
+
+    def be_late(self) -> None:
+        self.thread.end_interval()
 
 
 class _LateHistograms:
@@ -135,7 +141,7 @@ class ThreadRecorder:
     """
 
     __slots__ = ("__weakref__", "_decide_ns", "_endpoints", "_files", "_late", "_lock", "_making", "_name_ids",
-                 "_names", "_retry_ns", "_rotating", "_thread_files", "always", "boot", "call_kind",
+                 "_names", "_passed_count", "_retry_ns", "_rotating", "_thread_files", "always", "boot", "call_kind",
                  "call_sites", "entries", "governor", "lost_count", "no_op", "period", "segment", "served_ns",
                  "spans", "trace_high", "untimed")  # fmt: skip
 
@@ -148,7 +154,7 @@ class ThreadRecorder:
         self.untimed = self.governor is not None
         self.always = self.period == 1 and not self.untimed
         self.lost_count = 0
-        self._decide_ns = 0
+        self._decide_ns = self._passed_count = 0
         self.boot = files.boot
         self.served_ns = 0
         self.call_sites: dict[tuple[str, Schema, str], CallSite] = {}
@@ -172,7 +178,8 @@ class ThreadRecorder:
         for call_site in list(self.call_sites.values()):
             call_site.segment = FULL
             call_site.unweighted_count = 0
-            call_site.passed()
+            call_site.restart()
+            call_site.look_ns = 0 if self.governor is not None else _NEVER_NS
             call_site.histograms = None
 
     def decide(self, call_site: CallSite) -> None:
@@ -182,36 +189,46 @@ class ThreadRecorder:
             call_site.look_ns = self._decide_ns
             return
         self._decide_ns = at_ns + _DECIDE_EVERY_NS
-        governor.planned_count = self.count_untimed()
+        governor.planned_count = self._passed_count + self.count_untimed()
+        self._passed_count = 0
         self.period, self.untimed = governor.decide(at_ns)
         for each in list(self.call_sites.values()):
             each.plan(self.period, self.untimed, self._decide_ns)
 
-    def count_untimed(self) -> int:
-        """Add the untimed calls to the histograms; return how many calls there were since the last time."""
+    def end_interval(self) -> None:
+        """Separate the calls so far from those to come: no record of these stands for those."""
+        self._passed_count += self.count_untimed(is_end=True)
+
+    def count_untimed(self, is_end: bool = False) -> int:
+        """Say for how many calls the latest records stand; return how many calls there were since the last time.
+
+        Args:
+            is_end: say so also where there is no record since the last time: those before stand for them.
+        """
         calls_count = 0
         for call_site in list(self.call_sites.values()):
             passed_count, untimed_count = call_site.passed()
             calls_count += passed_count
-            if untimed_count:
+            unstored_count = call_site.take_unstored()
+            if unstored_count:
                 try:
-                    (call_site.histograms or self.make_histograms(call_site)).add_untimed(untimed_count)
+                    (call_site.histograms or self.make_histograms(call_site)).add_untimed(unstored_count)
                 except ValueError:  # another thread has just closed them
-                    self.lost_count += untimed_count
+                    self.lost_count += unstored_count
             call_site.unweighted_count += untimed_count
-            if call_site.unweighted_count and passed_count > untimed_count:  # some have records
-                self._weigh(call_site)
+            if call_site.unweighted_count and (passed_count > untimed_count or is_end):
+                self._weigh(call_site, is_end)
         return calls_count
 
-    def _weigh(self, call_site: CallSite) -> None:
+    def _weigh(self, call_site: CallSite, is_end: bool) -> None:
         """Say for how many calls the latest records of a call site stand."""
         offset = self.take_slot(call_site)
         if offset is None:
             return
         head, at_ns = PACK_HEAD(SAMPLED, 0, 1, call_site.schema.role, *call_site.ids, 0, 0), now_ns()
         with suppress(ValueError):  # another thread has just closed the segment
-            PACKERS[1](self.segment.buffer, offset, head, *OWN_TRACE, 0, at_ns, at_ns, call_site.unweighted_count, 0,
-                       offset ^ MARKER)  # fmt: skip
+            PACKERS[1](self.segment.buffer, offset, head, *OWN_TRACE, 0, at_ns, at_ns, call_site.unweighted_count,
+                       is_end, offset ^ MARKER)  # fmt: skip
             call_site.unweighted_count = 0
 
     def call_site(self, method: str, schema: Schema, peer: str) -> CallSite:

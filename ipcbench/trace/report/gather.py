@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from ipcbench.trace.format import (
 from ipcbench.trace.readers.batch import LOSING, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
+from ipcbench.trace.readers.logs.zmq_log import HEADLESS
 from ipcbench.trace.readers.own import read_histograms, read_segment
 from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.report.paths import PathSums
@@ -27,6 +30,7 @@ from ipcbench.trace.report.sums import TrafficTotals
 from ipcbench.util.files import as_store_errors, regular
 
 _OWN_SUFFIXES = (SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX)
+_NUMBERED = re.compile(rf"[th]-(.+)-(\d{{1,9}})(?:{re.escape(SEGMENT_SUFFIX)}|{re.escape(HISTOGRAMS_SUFFIX)})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +71,14 @@ def gather(paths: Sequence[Path]) -> Gathered:
             _read_own(path, servers, sums, notes, flows)
         except StoreError as error:
             notes.damaged(path.name, str(error).removeprefix(f"{path}: "))
+    _note_missing(in_folders, notes)
     with _garbage_collector_off():
         for parts in grouped(texts):
             for batch in read_log(parts, notes):
                 sums.add(batch)
                 flows.add(batch)
     if not sums.groups:
-        raise _no_calls(paths, notes)
+        raise no_calls(paths, notes)
     return Gathered(tuple(paths), sums, notes, flows)
 
 
@@ -85,7 +90,8 @@ def _require_different(paths: Sequence[Path]) -> None:
         known.add(real)
 
 
-def _no_calls(paths: Sequence[Path], notes: Notes) -> StoreError:
+def no_calls(paths: Sequence[Path], notes: Notes) -> StoreError:
+    """Return the error that says that no call was found, and what else was."""
     what = ", ".join(str(path) for path in paths)
     if notes.processes_count or notes.unseen:
         unseen = f"; not seen: {notes.unseen_names}" if notes.unseen else ""
@@ -100,9 +106,10 @@ def _no_calls(paths: Sequence[Path], notes: Notes) -> StoreError:
             f"{what}: no calls found, but {empty_count} files that were made and never written: the disk may have been "
             f"full; record again where there is room"
         )
+    headless = f", {HEADLESS}: {notes.counts[HEADLESS]:,}" if notes.counts[HEADLESS] else ""
     return StoreError(
-        f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged); known are "
-        f"folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
+        f"{what}: no calls found ({notes.lines_count:,} lines, {notes.damaged_count:,} of them damaged{headless}); "
+        f"known are folders with {SEGMENT_SUFFIX} files, zmq_performance.log and [TQ-…] lines"
     )
 
 
@@ -125,6 +132,28 @@ def _in_folder(folder: Path, texts: list[Path]) -> list[Path]:
     if not own:
         texts += [path for path in files if ".log" in path.name]
     return own
+
+
+def _note_missing(files: Sequence[Path], notes: Notes) -> None:
+    """Count as damaged the files that are not there: holes in the numbers of a thread's files, which begin with 0, and
+    its histograms, if its records tell of calls without one.
+    """
+    of_thread: dict[Path, list[tuple[int, Path]]] = {}
+    for path in files:
+        if match := _NUMBERED.fullmatch(path.name):
+            of_thread.setdefault(path.with_name(match[1]), []).append((int(match[2]), path))
+    for thread, numbered in of_thread.items():
+        numbers = sorted({number for number, _ in numbered})
+        for before, after in itertools.pairwise([-1, *numbers]):
+            if after > before + 1:
+                last = f" to {after - 1}" if after > before + 2 else ""
+                notes.damaged(
+                    f"?-{thread.name}-{before + 1}{last}", "missing; removed, or there was no room to make it"
+                )
+        if any(notes.left_out[path] for _, path in numbered) and all(
+            path.suffix != HISTOGRAMS_SUFFIX for _, path in numbered
+        ):
+            notes.damaged(f"h-{thread.name}-?{HISTOGRAMS_SUFFIX}", "missing, with the calls that have no record")
 
 
 def _is_segment(path: Path) -> bool:

@@ -74,13 +74,32 @@ def _kib(size_bytes: float | None) -> str:
     return format_significant(size_bytes / 1024, 2)
 
 
-def _moved(sums: MethodSums) -> str:
-    """Return what a method moved, in MiB: at least, where some calls did not note it; about, where some were only
-    counted.
+def _moved(sums: MethodSums | GroupSums) -> str:
+    """Return what calls moved, in MiB: at least, where some did not note it; about, with how far it may be off, where
+    some were only counted; and at least again where too little is known of those.
     """
-    known = sums.sized_count
-    mark = "" if not known or known == sums.calls_count else "≥ " if known < sums.timed_count else "≈ "
-    return mark + _scaled(sums.moved_bytes, _MIB, ",.1f")
+    known, moved = sums.sized_count, sums.moved_bytes
+    if not known or known == sums.calls_count or moved is None:
+        return _scaled(moved, _MIB, ",.1f")
+    if known < sums.timed_count:
+        return f"≥ {moved / _MIB:,.1f}"
+    error = sums.moved_error_bytes
+    if not error < moved:
+        return f"≥ {(sums.sized_sent_bytes + sums.sized_recv_bytes) / _MIB:,.1f}"
+    return f"≈ {moved / _MIB:,.1f} ± {error / _MIB:,.1f}"
+
+
+def _about(sums: MethodSums | GroupSums) -> str:
+    """Return the mark of an estimate, where some calls were only counted."""
+    return "" if sums.calls_count == sums.timed_count else "≈ "
+
+
+def _speed(sums: MethodSums | GroupSums) -> str:
+    """Return MiB/s: about, where some calls were only counted; a dash where those that were timed do not tell it."""
+    if sums.mib_per_s is None or sums.calls_count == sums.timed_count:
+        return _scaled(sums.mib_per_s, 1, ",.2f")
+    is_known = sums.moved_error_bytes < (sums.moved_bytes or 0.0)
+    return f"{_about(sums)}{sums.mib_per_s:,.2f}" if is_known else NOT_MEASURED
 
 
 def _total(sums: MethodSums | GroupSums) -> str:
@@ -110,12 +129,13 @@ def _method_table(group: GroupSums, language: Language) -> Table:
             (
                 localized(name, language) if name[0:1] == "(" else name,
                 f"{sums.calls_count:,}",
-                *map(format_ms, times),
+                _about(sums) + format_ms(times[0]) if known else NOT_MEASURED,
+                *map(format_ms, times[1:]),
                 _total(sums) if known else NOT_MEASURED,
                 format_percent(sums.total_ns / group.total_ns) if known and group.total_ns > 0 else NOT_MEASURED,
                 _scaled(sums.mean_bytes, 1024, ",.1f"),
                 _moved(sums),
-                _scaled(sums.mib_per_s, 1, ",.2f"),
+                _speed(sums),
             )
         )
     return Table(word("methods", language), make_columns(heads), tuple(rows))
@@ -237,15 +257,15 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     if failed:
         least = "≥ " if timed < group.calls_count else ""  # a call that is only counted may have failed, too
         parts.append(f"{word('failed', language)} {least}{failed:,}")
+    mean_ns = group.total_ns / group.calls_count if timed else None
     parts += [
-        f"{word('mean', language)} {format_ms(group.total_ns / group.calls_count if timed else None)} ms",
+        f"{word('mean', language)} {_about(group)}{format_ms(mean_ns)} ms",
         f"{word('total', language)} {_total(group)} ms",
     ]
     if group.moved_bytes is not None:
-        about = "≈ " if any(_moved(sums).startswith("≈") for sums in group.methods.values()) else ""
-        parts.append(f"{word('moved', language)} {about}{group.moved_bytes / _MIB:,.1f}")
-    if group.mib_per_s is not None:
-        parts.append(f"{group.mib_per_s:,.2f} MiB/s")
+        parts.append(f"{word('moved', language)} {_moved(group)}")
+    if (speed := _speed(group)) != NOT_MEASURED:
+        parts.append(f"{speed} MiB/s")
     if group.segment.transport:
         parts.append(f"{word('transport', language)} {quote(group.segment.transport)}")
     if len(group.workers) > 1:
@@ -360,6 +380,7 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "unseen_ratio": sums.unseen_ratio,
         "sent_bytes": sums.sent_bytes,
         "recv_bytes": sums.recv_bytes,
+        "moved_error_bytes": _known(sums.moved_error_bytes),
         "throughput_mib_per_s": sums.mib_per_s,
         **_split_figures(sums.split),
     }
@@ -369,6 +390,10 @@ def _error_ns(sums: MethodSums | GroupSums) -> float | None:
     """Return how far the total may be off (95 %): 0 if every call was timed; None if nobody knows."""
     error = sums.total_error_ratio
     return error * sums.total_ns if math.isfinite(error) and sums.timed_count else None
+
+
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _split_figures(split: Split) -> dict[str, Any]:
@@ -397,6 +422,7 @@ def _segment_values(group: GroupSums) -> dict[str, Any]:
         "total_error_ns": _error_ns(group),
         "unseen_ratio": group.unseen_ratio,
         "moved_bytes": group.moved_bytes,
+        "moved_error_bytes": _known(group.moved_error_bytes),
         "throughput_mib_per_s": group.mib_per_s,
         "stages": _stages(group),
         "server_ns": group.server_ns,

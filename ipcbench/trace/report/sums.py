@@ -122,13 +122,11 @@ class MethodSums:
     @property
     def total_error_ratio(self) -> float:
         """How far the estimate of the total may be off, as a ratio to it (95 %): 0 if all calls were timed, infinite if
-        too few of them. As many calls as may be of a kind that was not seen count as long as the longest:
-        `unseen_ratio` says how rare longer ones would have to be.
+        too few of them.
         """
         if not self.untimed_count:
             return 0.0
-        unseen_ns = self.weighted.unseen_ratio * self.weighted.count * self.histogram.max
-        error_ns = math.hypot(self.weighted.error_ns, unseen_ns) * self.scale
+        error_ns = self.weighted.error_ns(self.histogram.max) * self.scale
         return error_ns / self.total_ns if self.total_ns > 0.0 else math.inf
 
     @property
@@ -162,6 +160,11 @@ class MethodSums:
     def moved_bytes(self) -> float | None:
         """Both."""
         return None if self.sent_bytes is None or self.recv_bytes is None else self.sent_bytes + self.recv_bytes
+
+    @property
+    def moved_error_bytes(self) -> float:
+        """How far `moved_bytes` may be off (95 %): 0 if all calls were timed, infinite if nobody knows."""
+        return self.weighted.error_bytes * self.scale if self.untimed_count else 0.0
 
     @property
     def mean_bytes(self) -> float | None:
@@ -300,17 +303,36 @@ class GroupSums:
         return sum(moved) if moved else None
 
     @property
+    def moved_error_bytes(self) -> float:
+        """How far that may be off (95 %): 0 if all calls were timed, infinite if nobody knows."""
+        return math.hypot(*(sums.moved_error_bytes for sums in self.methods.values() if sums.sized_count))
+
+    @property
+    def sized_count(self) -> int:
+        """Timed calls whose bytes were noted."""
+        return sum(sums.sized_count for sums in self.methods.values())
+
+    @property
+    def sized_sent_bytes(self) -> float:
+        """What they sent."""
+        return sum(sums.sized_sent_bytes for sums in self.methods.values())
+
+    @property
+    def sized_recv_bytes(self) -> float:
+        """What they received."""
+        return sum(sums.sized_recv_bytes for sums in self.methods.values())
+
+    @property
     def mean_bytes(self) -> float | None:
         """What a sized call moved; None if there are none."""
-        count = sum(sums.sized_count for sums in self.methods.values())
-        moved = sum(sums.sized_sent_bytes + sums.sized_recv_bytes for sums in self.methods.values())
-        return moved / count if count else None
+        count = self.sized_count
+        return (self.sized_sent_bytes + self.sized_recv_bytes) / count if count else None
 
     @property
     def mib_per_s(self) -> float | None:
         """What the sized calls moved in their time."""
         sized_ns = sum(sums.sized_ns for sums in self.methods.values())
-        moved = sum(sums.sized_sent_bytes + sums.sized_recv_bytes for sums in self.methods.values())
+        moved = self.sized_sent_bytes + self.sized_recv_bytes
         return moved / 2**20 / (sized_ns / 1e9) if sized_ns > 0 else None
 
     def stage(self, *names: str) -> float:

@@ -16,6 +16,37 @@ _LEAST_WEIGHING = 10
 
 
 @dataclass(slots=True)
+class Variance:
+    """Of an estimated sum.
+
+    Attributes:
+        parts, squares: the sums of its parts and of their squares.
+    """
+
+    parts: float = 0.0
+    squares: float = 0.0
+
+    def add(self, values: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> None:
+        """Add calls with their weights. How much they differ is taken from one to the next: what changes slowly was
+        seen.
+        """
+        if len(values) > 1:
+            steps = np.diff(values) ** 2
+            variances = (np.concatenate([steps[:1], steps]) + np.concatenate([steps, steps[-1:]])) / 4.0
+            parts = weights * (weights + 1.0) * variances
+            self.parts += float(parts.sum())
+            self.squares += float(parts @ parts)
+
+    @property
+    def error(self) -> float:
+        """How far the sum may be off (95 %). Where a few calls make most of the variance, little is known of it, and it
+        is larger.
+        """
+        degrees = self.parts**2 / self.squares if self.squares else math.inf
+        return student_975(degrees) * math.sqrt(self.parts)
+
+
+@dataclass(slots=True)
 class WeightedSums:
     """Estimates of one method's calls that were only counted. Each call with a record stands for those of its interval
     (ipcbench/trace/format.py): a budget takes more of the calls when there are few, so that all together are no fair
@@ -25,7 +56,8 @@ class WeightedSums:
         count: for how many calls others stand.
         weighing_count: how many stand for them.
         total_ns, stage_ns, sent_bytes, recv_bytes: estimates of their sums; bytes that nobody noted count as 0.
-        variance_ns2, fourth_ns4: of the estimate of their time, and the sum of the squares of its parts.
+        time, moved: variances of the estimates of their time (ns) and of what they moved (bytes).
+        most_moved_bytes: the most that one of them moved.
     """
 
     count: float = 0.0
@@ -34,18 +66,26 @@ class WeightedSums:
     stage_ns: list[float] = field(default_factory=list)
     sent_bytes: float = 0.0
     recv_bytes: float = 0.0
-    variance_ns2: float = 0.0
-    fourth_ns4: float = 0.0
+    time: Variance = field(default_factory=Variance)
+    moved: Variance = field(default_factory=Variance)
+    most_moved_bytes: float = 0.0
+
+    def error_ns(self, longest_ns: float) -> float:
+        """How far the estimate of their time may be off (95 %), if none was longer; infinite if too few stand for them.
+        As many as may be of a kind that was not seen count as long as that: `unseen_ratio` says how rare longer ones
+        would have to be.
+        """
+        return self._error(self.time, longest_ns)
 
     @property
-    def error_ns(self) -> float:
-        """How far the estimate of their time may be off (95 %); infinite if too few stand for them. Where a few of them
-        make most of the variance, little is known of it, and it is larger.
-        """
+    def error_bytes(self) -> float:
+        """The same for what they moved."""
+        return self._error(self.moved, self.most_moved_bytes)
+
+    def _error(self, variance: Variance, largest: float) -> float:
         if self.weighing_count < _LEAST_WEIGHING:
             return math.inf
-        degrees = self.variance_ns2**2 / self.fourth_ns4 if self.fourth_ns4 else math.inf
-        return student_975(degrees) * math.sqrt(self.variance_ns2)
+        return math.hypot(variance.error, self.unseen_ratio * self.count * largest)
 
     @property
     def unseen_ratio(self) -> float:
@@ -53,9 +93,7 @@ class WeightedSums:
         return min(1.0, 3.0 / self.weighing_count) if self.weighing_count else 1.0
 
     def add(self, batch: Batch, chosen: Ints, weights: npt.NDArray[np.float64]) -> None:
-        """Add what the chosen calls tell, with their weights. How much calls differ is taken from one to the next: what
-        changes slowly was seen.
-        """
+        """Add what the chosen calls tell, with their weights."""
         times = batch.total_ns[chosen].astype(np.float64)
         self.count += float(weights.sum())
         self.weighing_count += int(np.count_nonzero(weights))
@@ -63,11 +101,10 @@ class WeightedSums:
         staged = (weights @ batch.stage_ns[chosen].astype(np.float64)).tolist()
         before = self.stage_ns or [0.0] * len(staged)
         self.stage_ns = [sum(pair) for pair in zip(before, staged, strict=True)]
-        self.sent_bytes += float(weights @ np.maximum(batch.sent_bytes[chosen], 0))
-        self.recv_bytes += float(weights @ np.maximum(batch.recv_bytes[chosen], 0))
-        if len(times) > 1:
-            steps = np.diff(times) ** 2
-            variances = (np.concatenate([steps[:1], steps]) + np.concatenate([steps, steps[-1:]])) / 4.0
-            parts = weights * (weights + 1.0) * variances
-            self.variance_ns2 += float(parts.sum())
-            self.fourth_ns4 += float(parts @ parts)
+        sent, recv = np.maximum(batch.sent_bytes[chosen], 0), np.maximum(batch.recv_bytes[chosen], 0)
+        self.sent_bytes += float(weights @ sent)
+        self.recv_bytes += float(weights @ recv)
+        moved = (sent + recv).astype(np.float64)
+        self.time.add(times, weights)
+        self.moved.add(moved, weights)
+        self.most_moved_bytes = max(self.most_moved_bytes, float(moved.max(initial=0.0)))

@@ -26,8 +26,8 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "failed": ("failed", "失败"),
     "untimed": ("counted only", "仅计数"),
     "may miss": (
-        " (a kind of call rarer than 1 in {count} may be missing from what is estimated)",
-        "（比每 {count} 次 1 次更少见的调用可能未计入估计值）",
+        " (a kind of call rarer than 1 in {count} may be missing from what is estimated, however long)",
+        "（比每 {count} 次 1 次更少见的调用，无论多长，可能未计入估计值）",
     ),
     "mean": ("mean", "平均"),
     "max": ("max", "最大"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import re
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -18,7 +19,11 @@ from ipcbench.util.files import as_store_errors
 _BLOCK_LINES = 2048
 _LONGEST_LINE = 2**16  # characters
 _GZIP_MAGIC = b"\x1f\x8b"
-_ROTATED = re.compile(r"(.*?)(?:\.(\d{1,9}))?(?:\.gz)?")
+_ROTATED = re.compile(
+    r"(.*?)(?:[.-](?P<date>(?:19|20)\d\d(-?)[01]\d\3[0-3]\d(?:_?\d\d(?:-?\d\d){0,2})?)|[.-](?P<epoch>1\d{9})"
+    r"|\.(?P<number>\d{1,9}))?(?:\.gz)?"
+)
+"""A part is named by its number, or by a date, in one of the forms of Python's handlers and of logrotate."""
 
 
 def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
@@ -41,6 +46,7 @@ def read_log(paths: Sequence[Path], notes: Notes) -> Iterator[Batch]:
                 yield from zmq.feed(enumerate(lines, count + 1))
             else:
                 notes.foreign_count += len(lines) - len(marked)
+                zmq.count_headless(lines)
             count += len(lines)
     yield from tq.feed([], is_end=True)
 
@@ -64,10 +70,21 @@ def _lines(path: Path, notes: Notes) -> Iterator[str]:
 
 
 def grouped(paths: Sequence[Path]) -> list[list[Path]]:
-    """Return the paths, the parts of one rotated log together, oldest first: `x.log.2.gz`, `x.log.1`, `x.log`."""
-    groups: dict[str, list[tuple[int, Path]]] = {}
+    """Return the paths, the parts of one rotated log together, oldest first: `x.log.2.gz`, `x.log.1`, `x.log`, or
+    `x.log.2026-01-01`, `x.log-20260102.gz`, `x.log`.
+    """
+    groups: dict[Path, list[tuple[tuple[bool, str, int], Path]]] = {}
     for path in paths:
-        match = _ROTATED.fullmatch(path.name)
-        base, number = (match[1], int(match[2] or 0)) if match else (path.name, 0)
-        groups.setdefault(str(path.parent / base), []).append((number, path))
-    return [[path for _, path in sorted(group, key=lambda part: -part[0])] for group in groups.values()]
+        base, moment = _part(path.name)
+        groups.setdefault(path.parent / base, []).append((moment, path))
+    return [[path for _, path in sorted(group, key=lambda part: part[0])] for group in groups.values()]
+
+
+def _part(name: str) -> tuple[str, tuple[bool, str, int]]:
+    """Return the name of the log that a part belongs to, and what puts the part into the order of the others."""
+    match = _ROTATED.fullmatch(name)
+    if match is None:  # a name with an end of a line
+        return name, (True, "", 0)
+    number, epoch = int(match["number"] or 0), match["epoch"]
+    date = time.strftime("%Y%m%d%H%M%S", time.localtime(int(epoch))) if epoch else match["date"] or ""
+    return match[1], (not (number or date), re.sub(r"\D", "", date), -number)

@@ -30,6 +30,9 @@ _COLUMNS = {
     "throughput(mb/s)": "throughput",
 }  # fmt: skip
 _NEEDED = {"total", *RPC.stages}
+_FRACTION = re.compile(r"-?\d+\.\d+")
+HEADLESS = "rows that were not read, since their header is missing"
+"""A key of `Notes.counts`."""
 
 _LARGEST = 9e15  # ns and bytes that a record can hold exactly; a hundred days
 _THROUGHPUT_STEP = 0.02  # they are printed with two decimals, from times and sizes that are rounded too
@@ -99,6 +102,17 @@ class ZmqLog:
             self.notes.damaged(f"{self.source}:{number}", line.strip())
         else:
             self.notes.foreign_count += 1
+            self.count_headless([line])
+
+    def count_headless(self, lines: Iterable[str]) -> None:
+        """Count the rows among lines before any header: an id, a method, and at least the times that all rows have."""
+        for line in lines:
+            if (
+                line.lstrip()[:1].isdecimal()
+                and (words := line.split())[0].isdecimal()
+                and len(words) >= 2 + len(_NEEDED)
+            ):
+                self.notes.counts[HEADLESS] += all(map(_FRACTION.fullmatch, words[-len(_NEEDED) :]))
 
     def _take_header(self, line: str, number: int) -> None:
         names = [f"{name}({unit})".lower() for name, unit in _NAMED.findall(line)]

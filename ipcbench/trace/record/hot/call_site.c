@@ -46,6 +46,8 @@ static double call_site_random(HotCallSite *self) {
     return (double)((mixed ^ mixed >> 31) >> 11) * 0x1p-53;
 }
 
+enum { SOON = 8 }; /* calls, from which the next one to be timed is chosen if that is overdue; as in python.py */
+
 static void call_site_draw(HotCallSite *self) {
     int64_t count = 1 + (int64_t)(call_site_random(self) * (double)(2 * self->period - 1));
     int64_t untimed_count = self->untimed ? count - 1 : 0;
@@ -55,10 +57,30 @@ static void call_site_draw(HotCallSite *self) {
     self->timed_left = count - untimed_count;
 }
 
+/* Time one of the next calls: since the latest look, calls have become rarer, or longer. */
+static bool call_site_be_late(HotCallSite *self) {
+    int64_t left = (int64_t)(call_site_random(self) * SOON);
+    self->late_ns = 0;
+    PyObject *done = PyObject_CallMethod((PyObject *)self, "be_late", NULL);
+    Py_XDECREF(done);
+    if (left < self->untimed_left) {
+        self->passed -= self->untimed_left - left;
+        self->counted -= self->untimed_left - left;
+        self->untimed_left = left;
+    }
+    return done != NULL;
+}
+
 PyObject *call_site_begin(HotCallSite *self, PyObject *Py_UNUSED(none)) {
     if (self->untimed_left > 0 && self->no_op != NULL) {
-        self->untimed_left--;
-        return Py_NewRef(self->no_op);
+        HotHistograms *histograms = self->histograms;
+        if (self->late_ns && coarse_now_ns() >= self->late_ns && !call_site_be_late(self)) return NULL;
+        if (self->untimed_left > 0) {
+            self->untimed_left--;
+            if (histograms != NULL && histograms->mapped.bytes != NULL) histograms_cells(histograms)[0]++;
+            else self->unstored++;
+            return Py_NewRef(self->no_op);
+        }
     }
     HotCall *call = call_site_free_call(self);
     if (call == NULL) return NULL;
@@ -70,6 +92,18 @@ PyObject *call_site_begin(HotCallSite *self, PyObject *Py_UNUSED(none)) {
 static PyObject *call_site_draw_now(HotCallSite *self, PyObject *Py_UNUSED(none)) {
     call_site_draw(self);
     Py_RETURN_NONE;
+}
+
+static PyObject *call_site_restart(HotCallSite *self, PyObject *Py_UNUSED(none)) {
+    self->untimed_left = self->counted = self->unstored = self->late_ns = 0;
+    self->timed_left = self->passed = 1;
+    Py_RETURN_NONE;
+}
+
+static PyObject *call_site_take_unstored(HotCallSite *self, PyObject *Py_UNUSED(none)) {
+    int64_t unstored = self->unstored;
+    self->unstored = 0;
+    return PyLong_FromLongLong(unstored);
 }
 
 static PyObject *call_site_passed(HotCallSite *self, PyObject *Py_UNUSED(none)) {
@@ -112,6 +146,9 @@ static PyMethodDef call_site_methods[] = {
     {"begin", (PyCFunction)call_site_begin, METH_NOARGS,
      "Return a free call and decide whether it is recorded; return the no-op for a call that is only counted."},
     {"draw", (PyCFunction)call_site_draw_now, METH_NOARGS, "Choose the distance to the next recorded call."},
+    {"restart", (PyCFunction)call_site_restart, METH_NOARGS, "Begin anew, with a call that is timed."},
+    {"take_unstored", (PyCFunction)call_site_take_unstored, METH_NOARGS,
+     "Return how many calls were only counted since the last time, while there were no histograms to count them in."},
     {"passed", (PyCFunction)call_site_passed, METH_NOARGS,
      "Return how many calls there were since the last time, and how many of them were only counted."},
     {NULL},
@@ -175,6 +212,7 @@ static PyMemberDef call_site_members[] = {
     {"kind", T_OBJECT, offsetof(HotCallSite, kind), 0, NULL},
     {"period", T_LONGLONG, offsetof(HotCallSite, period), 0, NULL},
     {"look_ns", T_LONGLONG, offsetof(HotCallSite, look_ns), 0, NULL},
+    {"late_ns", T_LONGLONG, offsetof(HotCallSite, late_ns), 0, NULL},
     {"slowest_ns", T_LONGLONG, offsetof(HotCallSite, slowest_ns), 0, NULL},
     {"last_stage", T_INT, offsetof(HotCallSite, last_stage), 0, NULL},
     {"always", T_BOOL, offsetof(HotCallSite, always), 0, NULL},

@@ -104,8 +104,6 @@ static inline int64_t bin_of(int64_t value_ns) {
     return bin < layout.bin_count ? bin : layout.bin_count - 1;
 }
 
-static inline uint64_t *histograms_cells(HotHistograms *self) { return (uint64_t *)(self->mapped.bytes + layout.header_bytes); }
-
 /* Only one of the two copies is being written at any time: see format.PACK_SUMS. */
 static void histograms_write(HotHistograms *self) {
     self->at_second = !self->at_second;

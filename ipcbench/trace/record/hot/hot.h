@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* Increased whenever C and Python expect something else of each other; the same as in __init__.py. */
-enum { CONTRACT = 9 };
+enum { CONTRACT = 10 };
 
 enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as in format.py */
 
@@ -70,6 +70,8 @@ typedef struct {
     int64_t timed_left;      /* how many calls follow the untimed ones, up to and including the next recorded one */
     int64_t passed, counted; /* what `passed` returns, plus what is left of both */
     int64_t period, look_ns;
+    int64_t late_ns;     /* when the next look is overdue; 0 if it cannot be */
+    int64_t unstored;    /* calls that were only counted, while there were no histograms */
     uint64_t random;
 } HotCallSite;
 
@@ -123,6 +125,20 @@ static inline int64_t now_ns(void) {
     return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 #endif
 }
+
+/* The same, quickly and up to some ms late. */
+static inline int64_t coarse_now_ns(void) {
+#ifdef CLOCK_MONOTONIC_COARSE
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+#else
+    return now_ns();
+#endif
+}
+
+/* The cells behind the header of histograms, which must be open; the first counts the calls that were not timed. */
+static inline uint64_t *histograms_cells(HotHistograms *self) { return (uint64_t *)(self->mapped.bytes + layout.header_bytes); }
 
 /* Add one call to its histograms, which must be open. */
 void histograms_count(HotHistograms *self, int64_t begin_ns, const int64_t *ends_ns, int ends, uint64_t sent_bytes,

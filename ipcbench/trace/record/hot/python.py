@@ -39,6 +39,8 @@ _Call = TypeVar("_Call")
 _SUMS_AT = (HEADER_BYTES + CELL_BYTES, HEADER_BYTES + SUM_CELLS // 2 * CELL_BYTES)
 _MAX_SUM = 2**64 - 1
 _MAX_BYTES = 2**63
+_SOON = 8
+"""Calls, from which the next one to be timed is chosen if that is overdue."""
 
 
 class Slots:
@@ -284,6 +286,7 @@ class HotCallSite:
         always: whether every call is recorded; if not, on average one in `period`.
         untimed: whether the calls between recorded ones are counted without reading the clock.
         look_ns: the time from which the end of a timed call calls `look`: not its begin, since that takes a while.
+        late_ns: the time from which the next look is overdue: calls have become rarer, or longer; 0 if it cannot be.
         slowest_ns: the longest call so far.
 
     Args:
@@ -291,31 +294,35 @@ class HotCallSite:
         seed: determines which calls are recorded.
     """
 
-    __slots__ = ("_counted", "_free", "_no_op", "_passed", "_random", "_timed_left", "_untimed_left", "always",
-                 "heads", "histograms", "kind", "last_stage", "look_ns", "period", "segment", "slowest_ns",
-                 "untimed")  # fmt: skip
+    __slots__ = ("_counted", "_free", "_no_op", "_passed", "_random", "_timed_left", "_unstored",
+                 "_untimed_left", "always", "heads", "histograms", "kind", "last_stage", "late_ns", "look_ns", "period",
+                 "segment", "slowest_ns", "untimed")  # fmt: skip
 
     kind: type[HotCall]
     segment: Slots
     heads: tuple[bytes, ...]
-    histograms: HotHistograms | None
     last_stage: int
 
     def __init__(self, no_op: HotCall, seed: int) -> None:
         self._no_op = no_op
         self._random = Random(seed).random  # noqa: S311 # not a secret
         self._free: list[HotCall] = []
-        self._untimed_left = 0  # how many of the next calls are only counted
-        self._timed_left = 0  # how many calls follow those, up to and including the next recorded one
-        self._passed = self._counted = 0  # what `passed` returns, plus what is left of both
+        self.histograms: HotHistograms | None = None
         self.always = self.untimed = False
         self.period = 1
         self.look_ns = self.slowest_ns = 0
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew, with a call that is timed."""
+        self._untimed_left = 0  # how many of the next calls are only counted
+        self._timed_left = 1  # how many calls follow those, up to and including the next recorded one
+        self._passed, self._counted = 1, 0  # what `passed` returns, plus what is left of both
+        self._unstored = self.late_ns = 0
 
     def begin(self) -> Any:
         """Return a free call and decide whether it is recorded; return the no-op for a call that is only counted."""
-        if self._untimed_left:
-            self._untimed_left -= 1
+        if self._untimed_left and self._counts():
             return self._no_op
         call = self._free.pop() if self._free else self.kind(self)
         if self.always:
@@ -326,6 +333,38 @@ class HotCallSite:
         if call._recorded:
             self.draw()
         return call
+
+    def _counts(self) -> bool:
+        """Count a call; return False if it should be timed after all."""
+        if self.late_ns and now_ns() >= self.late_ns:
+            self._be_late()
+            if not self._untimed_left:
+                return False
+        self._untimed_left -= 1
+        histograms = self.histograms
+        try:
+            if histograms is not None:
+                histograms.add_untimed(1)  # at once: the process may be killed
+            else:
+                self._unstored += 1
+        except ValueError:  # they have just been closed
+            self._unstored += 1
+        return True
+
+    def _be_late(self) -> None:
+        """Time one of the next calls: since the latest look, calls have become rarer, or longer."""
+        left = int(self._random() * _SOON)
+        self.late_ns = 0
+        self.be_late()
+        if left < self._untimed_left:
+            self._passed -= self._untimed_left - left
+            self._counted -= self._untimed_left - left
+            self._untimed_left = left
+
+    def take_unstored(self) -> int:
+        """Return how many calls were only counted since the last time, while no histograms were there to count them."""
+        unstored, self._unstored = self._unstored, 0
+        return unstored
 
     def draw(self) -> None:
         """Choose the distance to the next recorded call: random, so that no rhythm of the application is hit."""
@@ -345,6 +384,10 @@ class HotCallSite:
 
     def look(self) -> None:
         """Decide how calls are taken from now on; must at least set `look_ns`."""
+        raise NotImplementedError
+
+    def be_late(self) -> None:
+        """Separate the calls so far from those to come, among which one will soon be timed."""
         raise NotImplementedError
 
 
@@ -367,9 +410,7 @@ class HotRecorder(Generic[_Call]):
             call_site = self._local.entries[method if schema is RPC and not peer else (method, id(schema), peer)]
         except (AttributeError, KeyError):
             return self._slow_call(method, schema, peer, trace_id)
-        untimed_left = call_site._untimed_left
-        if untimed_left:  # as in `begin`, but quicker: under a budget, most calls take this path
-            call_site._untimed_left = untimed_left - 1
+        if call_site._untimed_left and call_site._counts():  # as in `begin`: under a budget, most calls take this path
             no_op: _Call = call_site._no_op
             return no_op
         if trace_id is not None:
