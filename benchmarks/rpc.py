@@ -8,8 +8,8 @@ is the median of its calls; a ratio is the median over turns of `other / rpc`, w
 
 Ways: `rpc` (arguments and results copied out of the transport), `rpc view` (`copy=False` on both sides), `rpc place`
 (both sides make their arrays in the transport's memory), `pack` (one contiguous message over shm: encoded, then
-written), `zmq+msgpack`, `zmq multipart` (raw frames, copy=False), `pipe` (multiprocessing.Connection, raw bytes), `grpc`
-(a Unix socket, raw bytes; needs grpcio). `rpc zmq`, `rpc tcp` … are rpc over other transports.
+written), `zmq+msgpack`, `zmq multipart` (raw frames, copy=False), `pipe` (multiprocessing.Connection, raw bytes),
+`grpc` (a Unix socket, raw bytes; needs grpcio). `rpc zmq`, `rpc tcp` … are rpc over other transports.
 """
 
 from __future__ import annotations

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ipcbench.analysis.library import Comparison, Run
     from ipcbench.analysis.recommend.answer import Recommendation
     from ipcbench.analysis.recommend.question import Question
-    from ipcbench.channels.connect import connect
     from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
+    from ipcbench.channels.connect import connect
     from ipcbench.results.store import Run as StoredRun
     from ipcbench.spec import ChannelSpec, SweepSpec
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from threading import Event
 from types import TracebackType
 from typing import Any, Self
 
@@ -45,6 +45,7 @@ class Channel:
 
     Attributes:
         name: of the channel.
+        has_value: whether `value` has one.
     """
 
     def __init__(self, name: str, enter: Callable[[int | None], Place], deadline: int | None) -> None:
@@ -65,7 +66,7 @@ class Channel:
         self._sender = Sender(place.writer) if place.writer is not None else None
         self._are_there = False
         self._value: Any = None
-        self._has_value = False
+        self.has_value = False
 
     def send(self, obj: Any, timeout_s: float | None = None) -> None:
         """Send an object. The first call waits until the other side has connected.
@@ -138,12 +139,20 @@ class Channel:
                 f"channel {self.name!r} carries every message; value() is for one made with delivery='latest_value'"
             )
         try:
-            self._value = self.recv(0.0 if self._has_value else timeout_s)
-            self._has_value = True
+            self.keep(self.recv(0.0 if self.has_value else timeout_s))
         except (TransportTimeout, EndOfStream, PeerLost):
-            if not self._has_value:
+            if not self.has_value:
                 raise
         return self._value
+
+    def keep(self, value: Any) -> None:
+        """Take what was received as the latest value."""
+        self._value, self.has_value = value, True
+
+    @property
+    def receives(self) -> bool:
+        """Return whether this end may receive."""
+        return self._place.reader is not None
 
     def __iter__(self) -> Iterator[Any]:
         """Yield objects until the other side has closed."""
@@ -213,7 +222,7 @@ class Channel:
         while absent := self._place.absent():
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"channel {self.name!r}: nobody has connected yet as {', '.join(absent)}")
-            time.sleep(LOOK_S)
+            Event().wait(LOOK_S)
         self._are_there = True
 
     def __enter__(self) -> Self:

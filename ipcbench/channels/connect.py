@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import ExitStack
 from functools import partial
+from threading import Event
 from typing import Any, Literal, get_args
 
 from ipcbench.backend import Reader, Writer
@@ -107,7 +107,7 @@ def _enter(meeting: Rendezvous, role: str, asked: dict[str, Any], deadline: int 
             raise
         if deadline is not None and now_ns() >= deadline:
             raise TransportTimeout(f"channel {meeting.name!r}: living processes have all places of a {role}")
-        time.sleep(LOOK_S)
+        Event().wait(LOOK_S)
 
 
 def _find(meeting: Rendezvous, role: str, asked: dict[str, Any]) -> tuple[Epoch, str, Lock] | None:
@@ -165,8 +165,7 @@ def _open(meeting: Rendezvous, epoch: Epoch, role: str, place: str, lock: Lock) 
         else:
             index = int(place.rpartition("-")[2])
             if role == "writer":
-                is_many = epoch.options["pattern"] == "fan_in"
-                writer = backend.open_writer(epoch.addresses[0], index) if is_many else backend.open_writer(epoch.addresses[0])
+                writer = backend.open_writer(epoch.addresses[0], index)
             else:
                 reader = backend.open_reader(epoch.addresses[0], index)
         undo.pop_all()

@@ -111,7 +111,7 @@ def usable_backend(name: str) -> type[Backend]:
     kind = get_backend(name)
     kind.probe()
     if kind.capabilities.launcher != "spawn" or not kind.capabilities.detects_peer_exit:
-        raise ConfigError("backend", name, "one for any processes, that notices the death of one: shm, pipe, tcp, zmq, lmdb")
+        raise ConfigError("backend", name, "one that any processes can use, and that notices the death of one")
     return kind
 
 

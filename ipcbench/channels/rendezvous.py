@@ -11,10 +11,10 @@ import json
 import os
 import re
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Event
 from typing import Any, Self
 
 from ipcbench.errors import ConfigError, TransportError, TransportTimeout
@@ -63,7 +63,7 @@ class Lock:
                 os.close(fd)  # it was removed in between
 
     def release(self, remove: bool = False) -> None:
-        """Release it, after the removal of its file if nobody is to know that it was held; a second call does nothing."""
+        """Release it, after the removal of its file if nobody is to know of it; a second call does nothing."""
         with no_fork():
             if self._fd >= 0:
                 if remove:
@@ -158,7 +158,7 @@ class Rendezvous:
                 return
             if deadline is not None and now_ns() >= deadline:
                 raise TransportTimeout(f"another process holds the lock of {self.path}; it may be stopped")
-            time.sleep(LOOK_S / 5)
+            Event().wait(LOOK_S / 5)
 
     def lock(self, role: str) -> Lock | None:
         """Take the lock of a role; None if another process holds it."""

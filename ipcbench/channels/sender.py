@@ -7,7 +7,6 @@ from typing import Any
 from ipcbench.backend import Writer
 from ipcbench.workload.objects import Packed, Slot, pack, slot_bytes
 
-
 _JOINED_BYTES = 4096
 
 

@@ -86,7 +86,7 @@ class Client:
                 call.sent()
             try:
                 size_bytes, result = await asyncio.wait_for(future, remaining_s(deadline))
-            except asyncio.TimeoutError as error:
+            except TimeoutError as error:
                 raise TransportTimeout(f"server {self._meeting.name!r}: there is no reply within the time-out; it may "
                                        "still come") from error  # fmt: skip
             finally:
@@ -101,8 +101,7 @@ class Client:
         if self._session is None:
             session = await asyncio.to_thread(open_session, self._meeting, deadline)
             self._session = session
-            descriptor = session.line.reader.fileno()
-            asyncio.get_running_loop().add_reader(descriptor, self._read, session)
+            asyncio.get_running_loop().add_reader(session.line.fileno(), self._read, session)
             self._looks = asyncio.create_task(self._look(session))
         return self._session
 
@@ -111,7 +110,7 @@ class Client:
             self._room.clear()
             try:
                 await asyncio.wait_for(self._room.wait(), remaining_s(deadline))
-            except asyncio.TimeoutError as error:
+            except TimeoutError as error:
                 raise TransportTimeout(
                     f"server {self._meeting.name!r} has {session.options.depth} calls of this client, and none ends"
                 ) from error
@@ -160,8 +159,7 @@ class Client:
         if self._session is session:
             self._session = None
             with suppress(IpcbenchError, RuntimeError):
-                descriptor = session.line.reader.fileno()
-                asyncio.get_running_loop().remove_reader(descriptor)
+                asyncio.get_running_loop().remove_reader(session.line.fileno())
         waiting = [future for future in session.waiting.values() if future is not None and not future.done()]
         session.waiting.clear()
         session.close()
@@ -228,7 +226,7 @@ class _AsyncLoop(Loop):
                     look_ns = now_ns() + 1_000_000_000
                     self.welcome()
                     self.serve_all(list(self.clients.values()))
-                with suppress(asyncio.TimeoutError):
+                with suppress(TimeoutError):
                     await asyncio.wait_for(self._end.wait(), _FULL_S if waits else 1.0)
         finally:
             self.unwatch(self.bell.fileno())

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import count
+from threading import Event
 from types import TracebackType
 from typing import Any, Self
 
@@ -98,7 +98,7 @@ class Session:
         self._role = f"{CLIENT_PREFIX}{secrets.token_hex(4)}"
         self._lock: Lock | None = None
         self._pid = os.getpid()
-        self.waiting: dict[int, Future[Any] | _Waiting | None] = {}
+        self.waiting: dict[int, Any] = {}
         self._addresses: list[Address] = []
         with ExitStack() as undo:
             undo.callback(self._remove)
@@ -121,9 +121,10 @@ class Session:
                 if is_there:
                     return Options.from_note(meeting, note)
             if deadline is not None and now_ns() >= deadline:
-                raise TransportTimeout(f"there is no server {meeting.name!r} on this host ({meeting.path}); start it, or "
-                                       "wait longer")  # fmt: skip
-            time.sleep(LOOK_S)
+                raise TransportTimeout(
+                    f"there is no server {meeting.name!r} on this host ({meeting.path}); start it, or wait longer"
+                )
+            Event().wait(LOOK_S)
 
     def _open(self) -> Line:
         options, name = self.options, f"{NAME_PREFIX}{self.meeting.name}-{self._role[-8:]}"
@@ -169,8 +170,10 @@ class Session:
                     if not self.meeting.is_held(SERVER_ROLE):
                         raise PeerLost(f"server {self.meeting.name!r} went away") from None
                 if left_s is not None and left_s <= _LOOK_S:
-                    raise TransportTimeout(f"server {self.meeting.name!r} (process {self.options.pid}) does not answer; "
-                                           "it may be stopped, or at a long call") from None  # fmt: skip
+                    raise TransportTimeout(
+                        f"server {self.meeting.name!r} (process {self.options.pid}) does not answer; it may be "
+                        "stopped, or at a long call"
+                    ) from None
                 continue
             kind, _, _ = head_of(message)
             if kind != HELLO:
@@ -181,8 +184,8 @@ class Session:
     def lost(self) -> PeerLost:
         """Return the error for calls in flight when the server has died or stopped."""
         return PeerLost(
-            f"server {self.meeting.name!r} (process {self.options.pid}) went away; whether calls in flight were made is not "
-            "known, and the next call looks for it again"
+            f"server {self.meeting.name!r} (process {self.options.pid}) went away; whether calls in flight were made "
+            "is not known, and the next call looks for it again"
         )
 
     def close(self) -> None:
@@ -229,7 +232,9 @@ class _Waiting:
     __slots__ = ("_failure", "_is_done", "_result")
 
     def __init__(self) -> None:
-        self._is_done, self._result, self._failure = False, None, None
+        self._is_done = False
+        self._result: Any = None
+        self._failure: BaseException | None = None
 
     def done(self) -> bool:
         return self._is_done
@@ -249,8 +254,8 @@ class _Waiting:
 class Client:
     """Calls the methods of a server; threads may share it. Each method is an attribute: `client.matmul(a, b)`.
 
-    A call is made at most once. If the server dies, calls under way raise PeerLost, and the next call looks for a server
-    of that name again.
+    A call is made at most once. If the server dies, calls under way raise PeerLost, and the next call looks for a
+    server of that name again.
     """
 
     def __init__(self, name: str, timeout_s: float | None = None, copy: bool = True) -> None:
@@ -388,54 +393,42 @@ class Client:
                 session.waiting[number] = None  # its reply may still come
             raise
 
-    def _read_one(
-        self, session: Session, deadline: int | None, why: str, number: int = 0, call: Call = NO_OP
-    ) -> Any:
-        """Read a reply, or wait while another thread does. If it is that of the call `number`, return its result; others
-        go to their futures.
+    def _read_one(self, session: Session, deadline: int | None, why: str, number: int = 0, call: Call = NO_OP) -> Any:
+        """Read a reply, or wait while another thread does. If it is that of the call `number`, return its result;
+        others go to those who wait for them.
 
         Raises:
             TransportTimeout: there was none by `deadline`.
             PeerLost: the server died; all calls in flight are told.
             RemoteError, TransportError: the reply says so.
         """
-        done: Future[Any] | _Waiting | None = None
-        failure: Exception | None = None
-        result: Any = _NOTHING
         with self._turn:
             if self._is_reading:
                 if not self._turn.wait(remaining_s(deadline)):
                     raise TransportTimeout(f"server {self._meeting.name!r}: {why} within the time-out")
                 return _NOTHING
             self._is_reading = True
+        waiting: Future[Any] | _Waiting | None = None
         try:
             message = session.line.reader.read(remaining_s(deadline))
             kind, _, of_call = head_of(message)
-            if of_call in session.waiting:
-                done = session.waiting[of_call]
-            if done is not None or of_call == number:
-                call.received(len(message)) if of_call == number else None
-                try:
-                    result = outcome_of(kind, message, self._copy or of_call != number)
-                except (RemoteError, TransportError) as error:
-                    failure = error
-            session.waiting.pop(of_call, None)
+            waiting = session.waiting.pop(of_call, None)
+            if of_call == number:
+                call.received(len(message))
+                return outcome_of(kind, message, self._copy)
+            outcome = None if waiting is None else _outcome(kind, message)
         except TransportTimeout as error:
-            raise TransportTimeout(f"server {self._meeting.name!r}: {why} within the time-out; it may still come") from error
+            text = f"server {self._meeting.name!r}: {why} within the time-out; it may still come"
+            raise TransportTimeout(text) from error
         except (PeerLost, EndOfStream) as error:
             raise self._lose(session) from error
         finally:
             with self._turn:
                 self._is_reading = False
                 self._turn.notify_all()
-        if of_call == number:
-            if failure is not None:
-                raise failure
-            return result
-        if done is not None and failure is not None:
-            done.set_exception(failure)
-        elif done is not None:
-            done.set_result(result)
+        if waiting is not None and outcome is not None:  # whose callbacks may call, too: another reads by then
+            result, failure = outcome
+            waiting.set_result(result) if failure is None else waiting.set_exception(failure)
         return _NOTHING
 
     def _read_for_futures(self) -> None:
@@ -477,6 +470,14 @@ class Client:
 
 
 _NOTHING: Any = object()
+
+
+def _outcome(kind: int, message: memoryview) -> tuple[Any, Exception | None]:
+    """Return the result in a reply, copied, or the error."""
+    try:
+        return outcome_of(kind, message, copy=True), None
+    except (RemoteError, TransportError) as error:
+        return None, error
 
 
 def packed_call(

@@ -1,8 +1,8 @@
 """What client and server say to each other, and where they meet.
 
-In the folder of a server's name are its note (`server.json`), its lock, and its doorbell. A client makes two channels, one
-in each direction, writes a note with their addresses, rings, and gets a hello. From then on each message is a head of 16
-bytes, `[kind][method][number of the call]`, and an object.
+In the folder of a server's name are its note (`server.json`), its lock, and its doorbell. A client makes two channels,
+one in each direction, writes a note with their addresses, rings, and gets a hello. From then on each message is a head
+of 16 bytes, `[kind][method][number of the call]`, and an object.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Options:
         """
         if note.get("version") != VERSION:
             raise TransportError(
-                f"server {meeting.name!r} speaks version {note.get('version')!r} of the protocol, and this is {VERSION}: "
-                "install the same version of ipcbench on both sides"
+                f"server {meeting.name!r} speaks version {note.get('version')!r} of the protocol, and this is "
+                f"{VERSION}; install one version of ipcbench on both sides"
             )
         try:
             return cls(*(note[key] for key in ("backend", "max_message_bytes", "depth", "wait", "pid")))
@@ -98,6 +98,12 @@ class Line:
             as `Sender.send`.
         """
         self.sender.send(obj, HEAD.pack(kind, 0, number), timeout_s)
+
+    def fileno(self) -> int:
+        """Return the descriptor to wait on for messages."""
+        descriptor = self.reader.fileno()
+        assert descriptor is not None  # noqa: S101 - all transports that detect a death have one
+        return descriptor
 
     def close(self) -> None:
         """Close both ends."""

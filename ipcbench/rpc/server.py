@@ -52,8 +52,8 @@ from ipcbench.rpc.protocol import (
 )
 from ipcbench.spec import ChannelSpec, WaitStrategy, require_choice, whole_number
 from ipcbench.sync.wait import Attempts, Doorbell, has_core_each
-from ipcbench.trace.record.context import extract
 from ipcbench.trace.record.call import ServerCall
+from ipcbench.trace.record.context import extract
 from ipcbench.trace.record.serve import Arrival
 from ipcbench.util.clock import deadline_ns, now_ns
 from ipcbench.util.units import parse_bytes
@@ -384,8 +384,8 @@ class Loop:
         self.execute(client, number, served, arrival, body)
         if shared is not None and getrefcount(shared) > _OWN_REFERENCES:
             _warn(
-                f"method {served.name!r} keeps an array that it was given, which is valid only until the method returns: "
-                "keep a copy, or offer the method without copy=False"
+                f"method {served.name!r} keeps an array that it was given, which is valid only until the method "
+                "returns: keep a copy, or offer the method without copy=False"
             )
         client.line.reader.release()
         return True
@@ -480,8 +480,7 @@ class Loop:
                 reader = undo.enter_context(backend.open_reader(addresses[0], 0))
                 line = Line(undo.enter_context(backend.open_writer(addresses[1])), reader)
                 line.send(HELLO, 0, {"methods": self._names}, _HELLO_S)
-                descriptor = reader.fileno()
-                assert descriptor is not None  # noqa: S101 - all transports that detect a death have one
+                descriptor = line.fileno()
                 self.watch(descriptor)
                 self.clients[descriptor] = client = ServedClient(role, addresses, line)
                 undo.pop_all()

@@ -31,8 +31,8 @@ Buffer = bytes | bytearray | memoryview
 
 _PREFIX = struct.Struct("<II")
 _PART = struct.Struct("<QQBB")
-"""Where a part is, behind the head; its size; how many dimensions it has; whether it is stored by columns. The lengths of
-the dimensions and the name of the type follow."""
+"""Where a part is, behind the head; its size; how many dimensions it has; whether it is stored by columns. The lengths
+of the dimensions and the name of the type follow."""
 _SHAPES = tuple(struct.Struct(f"<{count}q") for count in range(65))
 _TUPLE, _ARRAY, _SCALAR, _TENSOR, _BUFFER, _BYTES = range(1, 7)
 """Types of msgpack's extensions."""
@@ -93,7 +93,8 @@ def _address(buffer: Any) -> int:
 
 def slot_bytes(shape: Any, dtype: Any) -> int:
     """Return the size of a slot for an array."""
-    return Slot.ROOM_BYTES + math.prod(shape if isinstance(shape, Iterable) else (shape,)) * np.dtype(dtype).itemsize
+    size_bytes: int = math.prod(shape if isinstance(shape, Iterable) else (shape,)) * np.dtype(dtype).itemsize
+    return Slot.ROOM_BYTES + size_bytes
 
 
 def pack(obj: Any, prefix: bytes = b"", slot: Slot | None = None, what: str = "the object") -> Packed:
@@ -150,6 +151,12 @@ def unpack(view: memoryview, prefix_bytes: int = 0, copy: bool = True) -> Any:
     return _unpack(view, prefix_bytes, copy)[0]
 
 
+_DAMAGES = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, SyntaxError, struct.error,
+    msgpack.UnpackException,
+)  # fmt: skip
+
+
 def unpack_shared(view: memoryview, prefix_bytes: int = 0) -> tuple[Any, object]:
     """Return the object of a message, without a copy, and what all its arrays, tensors and buffers hold a reference to:
     whoever has the only one knows that none of them is left.
@@ -171,11 +178,11 @@ def _unpack(view: memoryview, prefix_bytes: int, copy: bool) -> tuple[Any, objec
         return _Unpacker(parts, copy).object_in(view[start : start + head_bytes]), parts
     except TransportError:
         raise
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, SyntaxError, struct.error) as error:
-        raise TransportError(f"a message cannot be decoded: {' '.join(str(error).split()) or type(error).__name__}; "
-                             "do both sides have the same version of ipcbench?") from error  # fmt: skip
-    except msgpack.UnpackException as error:
-        raise TransportError(f"a message cannot be decoded: {error}") from error
+    except _DAMAGES as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise TransportError(
+            f"a message cannot be decoded: {reason}; do both sides have the same version of ipcbench?"
+        ) from error
 
 
 class _Packer:
@@ -200,10 +207,11 @@ class _Packer:
         self._is_busy = True
         try:
             head: bytes = self._packer.pack(obj)
-            return head, self.parts
         except BaseException:
             self._packer.reset()
             raise
+        else:
+            return head, self.parts
         finally:
             self.parts, self._end, self._is_busy = [], 0, False
 
@@ -265,7 +273,7 @@ class _Packer:
             raise TypeError(f"{type(obj).__qualname__} does not travel; convert it to what does") from None
         if not view.c_contiguous:
             raise ValueError(f"the {type(obj).__qualname__} is not contiguous; pass a copy")
-        return self._part(_BUFFER, view.cast("B") if view.nbytes else b"", view.shape, view.format.encode())
+        return self._part(_BUFFER, view.cast("B") if view.nbytes else b"", view.shape or (), view.format.encode())
 
     def _part(
         self, kind: int, part: Buffer, shape: Sequence[int], text: bytes, by_columns: bool = False
@@ -309,12 +317,12 @@ def _bytes_of(array: np.ndarray[Any, Any]) -> Buffer:
     try:
         return array.data.cast("B")
     except (TypeError, ValueError, BufferError):  # it is empty, or of a type that buffers do not have
-        return memoryview(array.reshape(-1).view(np.uint8)) if array.nbytes else b""
+        return array.reshape(-1).view(np.uint8).data if array.nbytes else b""
 
 
 @lru_cache(maxsize=256)
 def _dtype_text(dtype: np.dtype[Any]) -> bytes:
-    """Return what `_dtype_of` makes the type from: NumPy's description, or the name of one that another package adds."""
+    """Return what `_dtype_of` makes the type from: NumPy's description, or the name where another package adds it."""
     if dtype.hasobject:
         raise TypeError("an array of Python objects does not travel; convert it to numbers")
     is_added = dtype.kind == "V" and dtype.names is None and dtype.type is not np.void
@@ -385,7 +393,7 @@ class _Unpacker:
         if kind == _TENSOR:
             return self._tensor(at, size_bytes, shape, text.decode())
         if kind == _BUFFER:
-            part = memoryview(self._array(at, size_bytes, (size_bytes,), _BYTE, False))
+            part: Any = self._array(at, size_bytes, (size_bytes,), _BYTE, False).data
             return part.cast(text.decode(), shape) if size_bytes else part.cast(text.decode())
         raise ValueError(f"an extension of type {kind}")
 
@@ -432,14 +440,15 @@ def _dtype_of(text: bytes) -> np.dtype[Any]:
             import ml_dtypes
         except ImportError:
             raise TransportError(
-                f"an array of type {descr!r} was sent, for which ml_dtypes is not installed here; install it, or send a "
-                "torch tensor"
+                f"an array of type {descr!r} was sent, for which ml_dtypes is not installed here; install it, or send "
+                "a torch tensor"
             ) from error
-        return np.dtype(getattr(ml_dtypes, descr))
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, descr))
+        return dtype
 
 
 _BYTE = np.dtype(np.uint8)
 _END = b"\0"
-_BASES = (str, int, float, dict, list)
+_BASES: tuple[type[Any], ...] = (str, int, float, dict, list)
 """Subclasses of these travel as these."""
 _BYTES_TYPES = frozenset({bytes, bytearray})

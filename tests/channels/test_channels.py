@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import signal
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +16,8 @@ import numpy as np
 import pytest
 
 import ipcbench
+from ipcbench.channels import aio
+from ipcbench.channels.channel import Channel
 from ipcbench.channels.rendezvous import Rendezvous
 from ipcbench.errors import (
     ConfigError,
@@ -88,47 +89,43 @@ def test_in_place_and_without_copies(name: str) -> None:
         assert b.recv(LONG_S).flags.writeable
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_killed_side_is_an_error_and_its_successor_gets_nothing_old(name: str, backend: str) -> None:
+@contextmanager
+def sender(name: str, backend: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that sends its number and lives on; it begins while the block does."""
     code = """
 channel = ipcbench.connect(sys.argv[1], sys.argv[2])
 channel.send(os.getpid())
-print("ready", flush=True)
 sys.stdin.read()
 """
+    whole = "import sys, os, ipcbench\n" + code
+    with subprocess.Popen([sys.executable, "-c", whole, name, backend], stdin=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_killed_side_is_an_error_and_its_successor_gets_nothing_old(name: str, backend: str) -> None:
     with ExitStack() as stack:
         channel = None
         for _ in range(3):
-            started = threading.Event()
-            pids: list[int] = []
-
-            def live() -> None:
-                with other(code, name, backend) as process:
-                    pids.append(process.pid)
-                    started.set()
-                    stopping.wait(LONG_S)
-
-            stopping = threading.Event()
-            thread = threading.Thread(target=live)
-            thread.start()
-            stack.callback(thread.join)
-            stack.callback(stopping.set)
-            if channel is None:
-                channel = stack.enter_context(ipcbench.connect(name, backend, timeout_s=LONG_S))
-            else:
-                channel.reconnect(LONG_S)
-            first = channel.recv(LONG_S)
-            assert started.wait(LONG_S)
-            assert first == pids[0], "never one that an earlier process has sent"
-            channel.send("never read by the next one", LONG_S)
-            os.kill(first, signal.SIGKILL)
+            with sender(name, backend) as process:
+                if channel is None:
+                    channel = stack.enter_context(ipcbench.connect(name, backend, timeout_s=LONG_S))
+                else:
+                    channel.reconnect(LONG_S)
+                assert channel.recv(LONG_S) == process.pid, "never what an earlier process has sent"
+                channel.send("never read by the next one", LONG_S)
             with pytest.raises(PeerLost, match=f"'{name}'.*reconnect"):
                 channel.recv(LONG_S)
             with pytest.raises(PeerLost, match="reconnect"):
-                while True:
-                    channel.send(1, LONG_S)
-            stopping.set()
-            thread.join()
+                fill(channel)
+
+
+def fill(channel: Channel) -> None:
+    while True:
+        channel.send(1, LONG_S)
 
 
 def test_messages_of_one_who_left_are_still_received(name: str) -> None:
@@ -157,20 +154,21 @@ def test_messages_of_one_who_left_are_still_received(name: str) -> None:
 
 @pytest.mark.parametrize("backend", ["shm", "zmq", "lmdb"])
 def test_the_latest_value_is_decoded_once(name: str, backend: str) -> None:
-    with ipcbench.connect(name, backend, role="writer", delivery="latest_value", readers=2) as writer:
-        with ExitStack() as stack:
-            readers = [stack.enter_context(ipcbench.connect(name, role="reader")) for _ in range(2)]
-            with pytest.raises(TransportTimeout):
-                readers[0].value(0.01)
-            for number in range(3):
-                writer.send({"frame": np.full(10, number)})
-                for reader in readers:
-                    assert until(lambda r=reader, n=number: r.value(LONG_S)["frame"][0] == n, LONG_S)  # type: ignore[misc]
-                    assert reader.value() is reader.value()
-            with pytest.raises(Unsupported, match="only receives"):
-                readers[0].send(1)
-            with pytest.raises(Unsupported, match="only sends"):
-                writer.recv()
+    options: dict[str, Any] = {"backend": backend, "delivery": "latest_value", "readers": 2}
+    with ExitStack() as stack:
+        writer = stack.enter_context(ipcbench.connect(name, role="writer", **options))
+        readers = [stack.enter_context(ipcbench.connect(name, role="reader")) for _ in range(2)]
+        with pytest.raises(TransportTimeout):
+            readers[0].value(0.01)
+        for number in range(3):
+            writer.send({"frame": np.full(10, number)})
+            for reader in readers:
+                assert until(lambda r=reader, n=number: r.value(LONG_S)["frame"][0] == n, LONG_S)  # type: ignore[misc]
+                assert reader.value() is reader.value()
+        with pytest.raises(Unsupported, match="only receives"):
+            readers[0].send(1)
+        with pytest.raises(Unsupported, match="only sends"):
+            writer.recv()
     with ipcbench.connect(name, backend) as plain, pytest.raises(Unsupported, match="latest_value"):
         plain.value()
 
@@ -190,9 +188,8 @@ def test_a_queue_and_a_fan_in(name: str) -> None:
 
 
 def test_places_are_taken_once(name: str) -> None:
-    with ipcbench.connect(name), ipcbench.connect(name):
-        with pytest.raises(TransportTimeout, match="living processes"):
-            ipcbench.connect(name, timeout_s=0.01)
+    with ipcbench.connect(name), ipcbench.connect(name), pytest.raises(TransportTimeout, match="living processes"):
+        ipcbench.connect(name, timeout_s=0.01)
     with ipcbench.connect(name), ipcbench.connect(name):
         pass
 
@@ -302,3 +299,53 @@ def test_a_forked_child_cannot_use_it_and_destroys_nothing(name: str) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         a.send(1)
         assert b.recv(LONG_S) == 1
+
+
+def test_asyncio(name: str) -> None:
+    async def main() -> None:
+        async with aio.connect(name, max_bytes="1MiB") as a, aio.connect(name) as b:
+            for number in range(100):
+                await a.send({"number": number, "array": np.full(1000, number)})
+                got = await b.recv(LONG_S)
+                assert got["number"] == number
+                assert (got["array"] == number).all()
+            with pytest.raises(TransportTimeout):
+                await b.recv(0.01)
+            sending = asyncio.create_task(_send_all(a, 200))
+            received = [await b.recv(LONG_S) for _ in range(200)]
+            await sending
+            assert received == list(range(200))
+            await a.close()
+            assert [obj async for obj in b] == []
+            async with aio.connect(name) as c:
+                await b.reconnect(LONG_S)
+                await c.send("new")
+                assert await b.recv(LONG_S) == "new"
+        with pytest.raises(EndpointClosed):
+            await b.recv()
+        async with (
+            aio.connect(name, role="writer", delivery="latest_value") as writer,
+            aio.connect(name, role="reader", delivery="latest_value") as reader,
+        ):
+            await writer.send(1)
+            assert await reader.value(LONG_S) == 1
+            assert await reader.value() is await reader.value()
+
+    asyncio.run(main())
+
+
+async def _send_all(channel: aio.Channel, count: int) -> None:
+    for number in range(count):
+        await channel.send(number, LONG_S)
+
+
+def test_asyncio_notices_a_death(name: str) -> None:
+    async def main() -> None:
+        with sender(name, "shm") as process:
+            async with aio.connect(name) as channel:
+                assert await channel.recv(LONG_S) == process.pid
+                process.kill()
+                with pytest.raises(PeerLost):
+                    await channel.recv(LONG_S)
+
+    asyncio.run(main())

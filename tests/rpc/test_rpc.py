@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -42,56 +41,47 @@ def name(channel_name: str) -> str:
     return channel_name.removeprefix("ipcb-")[-24:]
 
 
+def echo(*args: Any, **kwargs: Any) -> Any:
+    return [list(args), kwargs]
+
+
+def total(array: Any) -> float:
+    assert not array.flags.writeable
+    return float(array.sum())
+
+
+KEPT: list[Any] = []
+
+
+def filled(count: int, value: float, out: Any) -> Any:
+    made = out(count, "f8")
+    made[:] = value
+    return made
+
+
+def fail(text: str) -> None:
+    raise LookupError(text)
+
+
+def wait_for(path: str) -> str:
+    while not os.path.exists(path):
+        threading.Event().wait(0.001)
+    return path
+
+
 def serving(name: str, backend: str = "shm", **options: Any) -> rpc.Server:
     """Return a server whose methods do what their names say."""
     server = rpc.Server(backend, name, **{"max_bytes": "1MiB", **options})
-    kept: list[Any] = []
-
-    @server.method
-    def echo(*args: Any, **kwargs: Any) -> Any:
-        return [list(args), kwargs]
-
-    @server.method(copy=False)
-    def total(array: Any) -> float:
-        assert not array.flags.writeable
-        return float(array.sum())
-
-    @server.method(copy=False)
-    def keep(array: Any) -> None:
-        kept.append(array)
-
-    @server.method(out=True)
-    def filled(count: int, value: float, out: Any) -> Any:
-        made = out(count, "f8")
-        made[:] = value
-        return made
-
-    @server.method(name="raise")
-    def fail(text: str) -> None:
-        raise LookupError(text)
-
-    @server.method
-    def leave() -> None:
-        sys.exit(3)
-
-    @server.method
-    def bad() -> Any:
-        return {"result": {1, 2}}
-
-    @server.method
-    def large() -> Any:
-        return bytes(2**21)
-
-    @server.method
-    def pid() -> int:
-        return os.getpid()
-
-    @server.method
-    def wait_for(path: str) -> str:
-        while not os.path.exists(path):
-            time.sleep(0.001)
-        return path
-
+    for function in (echo, wait_for):
+        server.method(function)
+    server.method(total, copy=False)
+    server.method(KEPT.append, name="keep", copy=False)
+    server.method(filled, out=True)
+    server.method(fail, name="raise")
+    server.method(lambda: sys.exit(3), name="leave")
+    server.method(lambda: {"result": {1, 2}}, name="bad")
+    server.method(lambda: bytes(2**21), name="large")
+    server.method(os.getpid, name="pid")
     return server
 
 
@@ -126,12 +116,12 @@ def test_calls_over_each_transport(name: str, backend: str) -> None:
 
 def test_errors_are_one_line_and_the_connection_stays(name: str) -> None:
     with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
-        with pytest.raises(RemoteError, match="^LookupError: no such thing") as raised:
+        with pytest.raises(RemoteError, match=r"^LookupError: no such thing") as raised:
             client.call("raise", "no such thing")
         assert raised.value.type_name == "LookupError"
         assert "raise LookupError(text)" in raised.value.traceback
         assert any("raise LookupError(text)" in note for note in raised.value.__notes__)
-        with pytest.raises(RemoteError, match="^SystemExit: 3"):
+        with pytest.raises(RemoteError, match=r"^SystemExit: 3"):
             client.leave()
         with pytest.raises(RemoteError, match=r"EncodeError: the result\['result'\] \(set\)"):
             client.bad()
@@ -169,14 +159,15 @@ def test_a_killed_server_is_an_error_for_each_call_and_its_successor_is_found(
         with ThreadPoolExecutor(1) as pool:
             blocked = pool.submit(client.call, "wait_for", str(tmp_path / "never"))
             while len(client._session.waiting) < 4:  # type: ignore[union-attr]
-                time.sleep(0.001)
+                threading.Event().wait(0.001)
             first.kill()
             for future in [*waiting, blocked]:
                 with pytest.raises(PeerLost, match="whether calls in flight were made is not known"):
                     future.result(LONG_S)
         with process(name, backend) as second:
             assert client.pid() == second.pid
-    assert not list(temporary_folder().glob(f"ipcb-{name}*"))
+    leave_clean(name)
+    assert not list(temporary_folder().glob(f"ipcb-*{name}*"))
 
 
 @contextmanager
@@ -266,8 +257,8 @@ signal.pause()
 def test_keeping_what_is_shared_is_said(name: str) -> None:
     with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
         with pytest.warns(RuntimeWarning, match="method 'keep' keeps an array"):
-            client.keep(np.arange(1000.0))
-            client.echo(1)
+            assert [client.keep(np.arange(1000.0)), client.echo(1)] == [None, [[1], {}]]
+        KEPT.clear()
         assert client.total(np.ones(10)) == 10
 
 
@@ -281,8 +272,10 @@ def test_in_place_on_both_sides(name: str) -> None:
 
 
 def test_large_maximum_falls_back_and_says_so(name: str) -> None:
-    with serving(name, max_bytes=2**40), pytest.warns(RuntimeWarning, match="go over pipe, since"):
-        with rpc.connect(name, timeout_s=LONG_S) as client:
+    with serving(name, max_bytes=2**40):
+        with pytest.warns(RuntimeWarning, match="go over pipe, since"):
+            client = rpc.connect(name, timeout_s=LONG_S)
+        with client:
             assert (client.filled(100_000, 1.0) == 1).all()
 
 
@@ -330,9 +323,9 @@ def test_wrong_options(options: dict[str, Any], field: str) -> None:
 def test_methods_have_names_of_their_own() -> None:
     server = rpc.Server("shm", "x")
     server.method(len)
-    with pytest.raises(ConfigError, match="^method: 'len'"):
+    with pytest.raises(ConfigError, match=r"^method: 'len'"):
         server.method(len)
-    with pytest.raises(ConfigError, match="^method: '_x'"):
+    with pytest.raises(ConfigError, match=r"^method: '_x'"):
         server.method(len, name="_x")
 
 
