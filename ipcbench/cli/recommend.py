@@ -151,12 +151,9 @@ def command(
     if pattern != "broadcast":
         return _answer_pattern(_pattern_question(pattern, size_bytes, readers, writers, rate, needs), stored, form)
     question = ask(size_bytes, readers, rate, needs, optimise, stored, prefix="--")
-    able = require_candidates(question)
-    stored, is_interrupted = (
-        (stored, False)
-        if stored is not None
-        else _measure(question, able, command_line(context.obj), progress=progress, quiet=quiet)
-    )
+    able, is_interrupted = require_candidates(question), False
+    if stored is None:
+        stored, is_interrupted = _measure(question, able, command_line(context.obj), progress=progress, quiet=quiet)
     for problem in stored.problems:
         tell(f"warning: {problem}")
     answer = recommend(stored, question)
