@@ -156,11 +156,14 @@ def command(
         stored, is_interrupted = _measure(question, able, command_line(context.obj), progress=progress, quiet=quiet)
     for problem in stored.problems:
         tell(f"warning: {problem}")
-    answer = recommend(stored, question)
+    code = _show(recommend(stored, question), form)
+    return EXIT_INTERRUPTED if is_interrupted else code
+
+
+def _show(answer: Recommendation, form: str) -> int:
+    """Print an answer; return the exit code."""
     sys.stdout.write(_shown(answer, form))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
-    if is_interrupted:
-        return EXIT_INTERRUPTED
     return 0 if answer.is_verdict else EXIT_NO_ANSWER
 
 

@@ -115,10 +115,7 @@ def run_sweep(
     finished = stored.all_trials if stored else ()
     if stored is not None:
         sweep = replace(stored_sweep(stored), sample=sweep.sample)
-    require_room_for_sockets()
-    endpoints = sweep.most_readers + sweep.most_writers
-    require_memory(endpoints - 1, memory_limit_bytes(Path("/")))
-    cores_for(sweep.pin, endpoints, allowed_cores())  # raises now if a core is not there
+    _require_room(sweep)
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     settled = settle(sweep, payloads)
     where = results_dir or results_root / new_run_id()
@@ -142,6 +139,14 @@ def run_sweep(
     with writer:
         _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path
+
+
+def _require_room(sweep: SweepSpec) -> None:
+    """Raise ConfigError now if the host has no room for the processes of a sweep."""
+    require_room_for_sockets()
+    endpoints = sweep.most_readers + sweep.most_writers
+    require_memory(endpoints - 1, memory_limit_bytes(Path("/")))
+    cores_for(sweep.pin, endpoints, allowed_cores())
 
 
 def _require_unchanged(stored: Run, now: RunInfo) -> None:
