@@ -36,6 +36,7 @@ _LONGEST_BUDGET_S = 7 * 24 * 3600
 _MAX_NEIGHBOURS = 1024
 _MAX_PEERS = 64
 _MAX_BATCH = 4096
+USUAL_LOADS = (0.5, 0.8, 0.95)
 _MAX_PATTERN_WINDOW_S = 5.0
 """The endpoints of a queue or fan-in keep the times of all messages."""
 
@@ -390,7 +391,7 @@ class SweepSpec:
     batches: tuple[int, ...] = (1,)
     """Of a queue or fan-in: how many messages a writer hands over together. At a given rate, it waits until the last of
     them is due."""
-    loads: tuple[float, ...] = (0.5, 0.8, 0.95)
+    loads: tuple[float, ...] = USUAL_LOADS
     """Of a queue or fan-in: the shares of what it carries flat out at which the time to receipt is measured."""
 
     def __post_init__(self) -> None:
@@ -425,14 +426,17 @@ class SweepSpec:
     def _require_pattern(self) -> None:
         require_choice("pattern", self.pattern, PATTERNS)
         if self.pattern == "broadcast":
-            for field, value, usual in (("peers", self.peers, ()), ("batches", self.batches, (1,))):
-                if value != usual:
+            for field, usual in (("peers", ()), ("batches", (1,)), ("loads", USUAL_LOADS)):
+                if (value := getattr(self, field)) != usual:
                     raise ConfigError(field, ",".join(map(str, value)), "nothing beside pattern broadcast")
             return
-        for field, low, high in (("peers", 1, _MAX_PEERS), ("batches", 1, _MAX_BATCH), ("loads", 0.01, 1.0)):
-            require_some(field, getattr(self, field))
+        peers = "writers" if self.pattern == "fan_in" else "readers"
+        for field, name, low, high in (
+            ("peers", peers, 1, _MAX_PEERS), ("batches", "batches", 1, _MAX_BATCH), ("loads", "loads", 0.01, 1.0),
+        ):  # fmt: skip
+            require_some(name, getattr(self, field))
             for value in getattr(self, field):
-                require_range(field, value, low, high)
+                require_range(name, value, low, high)
         require_range("window_s", self.window_s, 0.01, _MAX_PATTERN_WINDOW_S)
         if self.delivery != "every_message":
             raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")

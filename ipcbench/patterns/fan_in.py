@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from ipcbench.backend import Address, Reader, require_some
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.sync.directory import as_transport_errors
+from ipcbench.sync.wait import Watch
 from ipcbench.util.clock import deadline_ns, now_ns
 
 LOOK_NS = 100_000_000
@@ -48,6 +50,7 @@ class FanInReader(Reader):
                     self._index_of[descriptor] = index
                     self._poller.register(descriptor, select.POLLIN)
             undo.pop_all()
+        self._watch: Watch | None = None
         self._ready = deque(self._sources)
         self._lost: deque[int] = deque()
         self._views: Sequence[memoryview] = ()
@@ -145,6 +148,16 @@ class FanInReader(Reader):
             if index is not None and index not in self._ready:
                 self._ready.append(index)
 
+    def fileno(self) -> int:
+        if self._closed:
+            raise EndpointClosed(f"the reader of channel {self._channel.name!r} is closed")
+        if self._watch is None:
+            with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
+                self._watch = Watch()
+            for descriptor in self._index_of:
+                self._watch.add(descriptor)
+        return self._watch.fileno()
+
     def release(self) -> None:
         source = self._sources.get(self.last_writer)
         if source is not None and not self._views:  # what waits for the next `read` is not to be given up
@@ -153,5 +166,7 @@ class FanInReader(Reader):
     def close(self) -> None:
         self._closed = True
         with ExitStack() as closing:
+            if self._watch is not None:
+                closing.callback(self._watch.close)
             for source in self._all:
                 closing.callback(source.close)

@@ -193,7 +193,7 @@ class QueueWriter(Writer):
             TransportTimeout: none has by `deadline`.
         """
         while not any(self._try(worker, task_id, message) for worker in self._with_room()):
-            self._wait(deadline, "all workers have as many messages as they may, or none has come")
+            self._wait(deadline, "all workers have as many messages as they may, or none is there")
 
     def _with_room(self) -> Iterator[_Worker]:
         depth = self._channel.depth

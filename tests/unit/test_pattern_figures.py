@@ -137,8 +137,10 @@ def test_the_slowest_writer_is_unknown_if_one_sent_too_little() -> None:
     ],
 )
 def test_a_rate_is_held_unless_a_backlog_is_left(times: list[int], held: bool) -> None:
-    assert is_held(np.array(times, dtype=np.int64), 100_000.0, 0.0) is held
-    assert is_held(np.array(times, dtype=np.int64), 100_000.0, 1e6), "less than a batch is no backlog"
+    column = np.array(times, dtype=np.int64)
+    assert is_held(column, 100_000.0, 0.0, 1.0) is held
+    assert is_held(column, 100_000.0, 1e6, 1.0), "less than a batch is no backlog"
+    assert not is_held(column, 100_000.0, 1e6, 0.89), "a backlog that began in the last quarter"
 
 
 def test_messages_are_counted_by_their_numbers() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import threading
 from collections import Counter
@@ -293,4 +294,26 @@ def test_a_read_that_a_handler_interrupts_loses_nothing(name: str, pattern: Any,
     finally:
         signal.signal(signal.SIGALRM, before)
         signal.setitimer(signal.ITIMER_REAL, *limit_of_the_test)
+        backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_descriptor_tells_of_all_writers(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(ChannelSpec(channel_name, writers=3, pattern="fan_in"))
+    try:
+        with ExitStack() as stack:
+            reader = stack.enter_context(backend.open_reader(address, 0))
+            writers = [stack.enter_context(backend.open_writer(address, index)) for index in range(3)]
+            for number, writer in enumerate(writers * 3):
+                with pytest.raises(TransportTimeout):
+                    reader.read(0.0)
+                descriptor = reader.fileno()
+                assert descriptor is not None
+                writer.write(bytes([number]), 30.0)
+                assert select.select([descriptor], [], [], 30.0)[0]
+                assert bytes(reader.read(30.0)) == bytes([number])
+        with pytest.raises(EndpointClosed):
+            reader.fileno()
+    finally:
         backend.destroy(address)

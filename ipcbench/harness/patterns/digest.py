@@ -16,6 +16,8 @@ from ipcbench.stats.estimates import has_quantile
 
 Column = npt.NDArray[np.int64]
 
+_LEAST_ARRIVED_RATIO = 0.9
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -78,19 +80,21 @@ class Receipts:
         times = (self.received_ns - self.intended_ns)[in_order]
         batch_ns = 1e9 * batch * writers / step.offered_per_s if step.offered_per_s else 0.0
         span_s = (end_ns - begin_ns) / 1e9
+        due_count = max(1.0, (step.offered_per_s or 0.0) * span_s - batch * writers)
         return PatternWindow(
             load_ratio=step.load_ratio,
             offered_per_s=step.offered_per_s,
             rate_per_s=float(among.sum()) / span_s if span_s > 0 else 0.0,
-            is_held=is_flat_out or is_held(times, step.window_ns, batch_ns),
+            is_held=is_flat_out or is_held(times, step.window_ns, batch_ns, int(among.sum()) / due_count),
             peer_counts=tuple(map(int, np.bincount(peer[among], minlength=peers))),
             wait=None if is_flat_out else quantiles(times),
             slowest_p99_ns=None if is_flat_out or not by_writer else slowest_p99_ns(times, peer[in_order], peers),
         )
 
 
-def is_held(times_ns: Column, window_ns: float, batch_ns: float) -> bool:
-    """Return whether an offered rate was held: of the last quarter of the messages, at least one had hardly to wait.
+def is_held(times_ns: Column, window_ns: float, batch_ns: float, arrived_ratio: float) -> bool:
+    """Return whether an offered rate was held: nearly all that was due in the window arrived in it, and of the last
+    quarter of the messages, at least one had hardly to wait.
 
     A backlog that is still there at the end, in the channel or before it, would grow with the window.
 
@@ -98,9 +102,11 @@ def is_held(times_ns: Column, window_ns: float, batch_ns: float) -> bool:
         times_ns: receipt − intended send time, in the order of the latter.
         window_ns: length of the window.
         batch_ns: from one batch of a writer to the next; what takes less is no backlog.
+        arrived_ratio: messages that arrived in the window over those that were due, up to a batch of each writer.
     """
     last = times_ns[-max(1, len(times_ns) // 4) :]
-    return not len(last) or bool(last.min() <= MAX_BACKLOG_RATIO * window_ns + batch_ns)
+    hardly_waits = not len(last) or last.min() <= MAX_BACKLOG_RATIO * window_ns + batch_ns
+    return bool(hardly_waits) and arrived_ratio >= _LEAST_ARRIVED_RATIO
 
 
 def slowest_p99_ns(times: Column, writer: Column, writers: int) -> float | None:
