@@ -224,8 +224,7 @@ class _AsyncLoop(Loop):
                 waits = any(client.outbox for client in self.clients.values())
                 if waits or now_ns() >= look_ns:
                     look_ns = now_ns() + 1_000_000_000
-                    self.welcome()
-                    self.serve_all(list(self.clients.values()))
+                    self._serve([*self.clients.values(), *self.welcome()])
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._end.wait(), _FULL_S if waits else 1.0)
         finally:
@@ -237,9 +236,14 @@ class _AsyncLoop(Loop):
     def _notice(self, descriptor: int) -> None:
         if descriptor == self.bell.fileno():
             self.bell.sleep(0)
-            self._end.set() if self.is_stopping else self.welcome()
+            self._end.set() if self.is_stopping else self._serve(self.welcome())
         elif descriptor in self.clients:
-            self.serve_all([self.clients[descriptor]])
+            self._serve([self.clients[descriptor]])
+
+    def _serve(self, ready: list[ServedClient]) -> None:
+        """Serve what is there; the rest after others have had their turn."""
+        if (left := self.serve(ready)) and not self.is_stopping:
+            asyncio.get_running_loop().call_soon(self._serve, left)
 
     def execute(self, client: ServedClient, number: int, served: Served, arrival: Arrival, body: list[Any]) -> None:
         task = asyncio.ensure_future(self._run_async(client, number, served, arrival, body))

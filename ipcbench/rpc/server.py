@@ -64,6 +64,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _LOOK_S = 1.0
 """Interval of looks at all clients: the death of one makes no descriptor readable."""
 _LINGER_NS = 60_000
+_TURNS = 8
 _NEVER = 2**62
 _FULL_S = 0.002
 """The same while a reply waits for room."""
@@ -302,59 +303,57 @@ class Loop:
 
     def run(self) -> None:
         """Serve until `stop`."""
-        ready: list[ServedClient] = []
+        recent: list[ServedClient] = []
+        left: list[ServedClient] = []
         while not self.is_stopping:
-            waits = any(client.outbox for client in self.clients.values())
-            timeout_s = _FULL_S if waits else max(0.0, (self._look_ns - now_ns()) / 1e9)
-            if ready and self._linger(ready):
-                timeout_s = 0.0
-            events = self._selector.select(timeout_s)
-            ready = [self.clients[key.fd] for key, _ in events if key.fd in self.clients]
-            if any(key.fd == self.bell.fileno() for key, _ in events):
+            left = left or self._linger(recent)
+            late = [client for client in self.clients.values() if client.outbox]
+            timeout_s = 0.0 if left else _FULL_S if late else max(0.0, (self._look_ns - now_ns()) / 1e9)
+            events = [key.fd for key, _ in self._selector.select(timeout_s)]
+            ready = left + late + [self.clients[descriptor] for descriptor in events if descriptor in self.clients]
+            if self.bell.fileno() in events:
                 self.bell.sleep(0)
-                self.welcome()
+                ready += self.welcome()
             if now_ns() >= self._look_ns:
                 self._look_ns = now_ns() + int(_LOOK_S * 1e9)
-                ready = list(self.clients.values())
-                self.welcome()
-            elif waits:
-                ready += [client for client in self.clients.values() if client.outbox and client not in ready]
-            self.serve_all(ready)
+                ready = [*self.clients.values(), *self.welcome()]
+            recent = list(dict.fromkeys(ready))
+            left = self.serve(recent)
 
-    def _linger(self, recent: list[ServedClient]) -> bool:
-        """Look for a short time whether those that have just called call again, if that has paid lately; return whether
-        one has.
+    def _linger(self, recent: list[ServedClient]) -> list[ServedClient]:
+        """Look for a short time whether those that have just called call again, if that has paid lately; return those
+        that have.
         """
         attempts = self._attempts
-        if attempts.skips_count:
-            attempts.skips_count -= 1
-            return False
+        if not recent or attempts.skips_count:
+            attempts.skips_count -= bool(attempts.skips_count)
+            return []
         start_ns = now_ns()
         while now_ns() < start_ns + _LINGER_NS:
-            if self.serve_all(recent):
+            if left := self.serve(recent):
                 attempts.succeeded()
-                return True
+                return left
             os.sched_yield()
         attempts.failed(now_ns() - start_ns)
-        return False
+        return []
 
-    def serve_all(self, ready: list[ServedClient]) -> bool:
-        """Serve a call of each in turn until none has any; return whether there was one."""
-        left, has_served = deque(ready), False
-        while left and not self.is_stopping:
-            client = left.popleft()
-            if client.line.is_closed:  # while others were served
-                continue
-            try:
-                if self._serve_one(client):
-                    left.append(client)
-                    has_served = True
-            except (EndOfStream, PeerLost) as error:
-                self._drop(client, isinstance(error, PeerLost))
-            except TransportError as error:
-                _warn(f"a client of server {self.meeting.name!r} is dropped: {error}")
-                self._drop(client, is_dead=True)
-        return has_served
+    def serve(self, ready: list[ServedClient]) -> list[ServedClient]:
+        """Serve a few calls of each, in turns; return those that may have more. Others must not wait for them."""
+        for _ in range(_TURNS):
+            ready = [client for client in ready if not client.line.is_closed and self._is_served(client)]
+            if not ready or self.is_stopping:
+                break
+        return ready
+
+    def _is_served(self, client: ServedClient) -> bool:
+        try:
+            return self._serve_one(client)
+        except (EndOfStream, PeerLost) as error:
+            self._drop(client, isinstance(error, PeerLost))
+        except TransportError as error:
+            _warn(f"a client of server {self.meeting.name!r} is dropped: {error}")
+            self._drop(client, is_dead=True)
+        return False
 
     def _serve_one(self, client: ServedClient) -> bool:
         """Serve the next call of a client; return whether there was one, and there may be another."""
@@ -465,12 +464,10 @@ class Loop:
                 client.outbox.popleft()
         return True
 
-    def welcome(self) -> None:
-        """Open the channels of new clients."""
-        for role in self.meeting.notes(CLIENT_PREFIX):
-            if role in self._known:
-                continue
-            self._known.add(role)
+    def welcome(self) -> list[ServedClient]:
+        """Open the channels of new clients, and return these."""
+        came, roles = [], set(self.meeting.notes(CLIENT_PREFIX))
+        for role in sorted(roles - self._known):
             with suppress(IpcbenchError), ExitStack() as undo:
                 note = self.meeting.read(role)
                 if note is None:
@@ -483,9 +480,10 @@ class Loop:
                 descriptor = line.fileno()
                 self.watch(descriptor)
                 self.clients[descriptor] = client = ServedClient(role, addresses, line)
+                came.append(client)
                 undo.pop_all()
-                self.serve_all([client])
-        self._known &= set(self.meeting.notes(CLIENT_PREFIX)) | {client.role for client in self.clients.values()}
+        self._known = roles
+        return came
 
     def _drop(self, client: ServedClient, is_dead: bool) -> None:
         if client.line.is_closed:
