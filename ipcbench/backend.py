@@ -20,7 +20,7 @@ from ipcbench.errors import (
     TransportTimeout,
     Unsupported,
 )
-from ipcbench.spec import ChannelSpec, Delivery, WaitStrategy
+from ipcbench.spec import ChannelSpec, Delivery, Pattern, WaitStrategy
 
 Launcher = Literal["spawn", "mpiexec", "inline"]
 WhenFull = Literal["block", "drop", "overwrite"]
@@ -116,6 +116,10 @@ class Capabilities:
     """False if other users of the host can read the messages, or take part."""
     writes_in_place: bool = False
     """True if `reserve` returns the transport's own memory; False if `commit` copies."""
+    patterns: frozenset[Pattern] = frozenset({"broadcast"})
+    """Which patterns it offers."""
+    redelivers: bool = False
+    """True if the messages that a dead worker of a queue had not finished are given to others."""
     holds_one_of_max: bool = False
     """True if a channel takes one message of maximum size before anybody reads: two peers may then both write, and read
     afterwards."""
@@ -417,9 +421,11 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def open_writer(self, address: Address) -> Writer:
-        """Open the writer. Endpoints of a channel may open in any order (law C17), and opening never waits for the
-        others, except under `mpiexec`, where all endpoints of the channel open together.
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
+        """Open the writer, or writer `index` of `0 … channel.writers − 1` of a fan-in.
+
+        Endpoints of a channel may open in any order (law C17), and opening never waits for the others, except under
+        `mpiexec`, where all endpoints of the channel open together.
 
         Raises:
             TransportError: there is no such channel, or its writer is open already (law C15).
@@ -442,8 +448,10 @@ class Backend(ABC):
     def require(self, channel: ChannelSpec) -> None:
         """Raise Unsupported unless `capabilities` offers everything that `channel` asks for."""
         can = self.capabilities
+        pattern, only = channel.pattern.replace("_", "-"), ", ".join(sorted(can.patterns))
         requests = (
             (channel.delivery in can.deliveries, f"delivery {channel.delivery}"),
+            (channel.pattern in can.patterns, f"pattern {pattern}, only {only}"),
             (channel.readers <= can.max_readers, f"{channel.readers} readers (at most {can.max_readers})"),
             (
                 channel.max_message_bytes <= can.max_message_bytes,

@@ -14,9 +14,13 @@ from ipcbench.errors import ConfigError
 from ipcbench.util.reference import is_reference
 
 Delivery = Literal["every_message", "latest_value"]
+Pattern = Literal["broadcast", "queue", "fan_in"]
+"""`broadcast`: one writer, every reader gets every message. `queue`: one writer, each message goes to one of the
+readers. `fan_in`: many writers, one reader gets the messages of all."""
 WaitStrategy = Literal["auto", "spin", "yield", "block"]
 
 DELIVERIES: tuple[Delivery, ...] = get_args(Delivery)
+PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 WAIT_STRATEGIES: tuple[WaitStrategy, ...] = get_args(WaitStrategy)
 
 NAME_PREFIX = "ipcb-"
@@ -30,6 +34,11 @@ VARIANT_MARK = "@"
 _MAX_DEPTH = 2**16
 _LONGEST_BUDGET_S = 7 * 24 * 3600
 _MAX_NEIGHBOURS = 1024
+_MAX_PEERS = 64
+_MAX_BATCH = 4096
+USUAL_LOADS = (0.5, 0.8, 0.95)
+_MAX_PATTERN_WINDOW_S = 5.0
+"""The endpoints of a queue or fan-in keep the times of all messages."""
 
 
 def require_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
@@ -80,20 +89,38 @@ class ChannelSpec:
     processes: tuple[int, ...] = ()
     """Process numbers of the writer and of each reader in their group; empty means 0, 1, 2 … Only a transport that
     names processes (MPI: ranks) uses them."""
+    pattern: Pattern = "broadcast"
+    """Who gets a message. In a queue, `readers` is the largest number of workers in the life of the channel, which may
+    come and go, and `depth` is how many messages each of them may hold that it has not finished."""
+    writers: int = 1
+    """Exact number of writers; above 1 for a fan-in only."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
             raise ConfigError(
                 "channel name", self.name, "1 to 48 letters, digits, '-' or '_', not beginning with a sign"
             )
-        for field, low, high in (("readers", 1, 1024), ("max_message_bytes", 0, 2**40), ("depth", 2, _MAX_DEPTH)):
+        limits = (("readers", 1, 1024), ("writers", 1, 1024), ("max_message_bytes", 0, 2**40), ("depth", 2, _MAX_DEPTH))
+        for field, low, high in limits:
             object.__setattr__(self, field, whole_number(field, getattr(self, field), low, high))
         require_choice("delivery", self.delivery, DELIVERIES)
         require_choice("wait", self.wait, WAIT_STRATEGIES)
+        require_choice("pattern", self.pattern, PATTERNS)
+        self._require_pattern()
         if not isinstance(self.processes, tuple) or (self.processes and len(set(self.processes)) != self.readers + 1):
             raise ConfigError("processes", self.processes, f"a tuple of {self.readers + 1} different numbers, or none")
         numbers = tuple(whole_number("processes", number, 0, 2**31) for number in self.processes)
         object.__setattr__(self, "processes", numbers)
+
+    def _require_pattern(self) -> None:
+        if self.pattern == "broadcast" and self.writers != 1:
+            raise ConfigError("writers", self.writers, "1, but for pattern fan_in")
+        if self.pattern == "queue" and self.writers != 1:
+            raise ConfigError("writers", self.writers, "1 for a queue")
+        if self.pattern == "fan_in" and self.readers != 1:
+            raise ConfigError("readers", self.readers, "1 for a fan_in")
+        if self.pattern != "broadcast" and self.delivery != "every_message":
+            raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
 
     def process_numbers(self) -> tuple[int, ...]:
         """Return the process numbers of the writer and of readers 0, 1, 2 …"""
@@ -217,6 +244,25 @@ class TrialSpec:
     """Number of busy processes that run beside it, see `SweepSpec.neighbours`."""
     look: bool = False
     """Whether it is of a first look, see `SweepSpec.look`."""
+    pattern: Pattern = "broadcast"
+    writers: int = 1
+    """Above 1 for a fan-in only."""
+    batch: int = 1
+    """Messages that a writer hands over together, see `SweepSpec.batches`."""
+    loads: tuple[float, ...] = ()
+    """Of a queue or fan-in: after a window flat out, one at each of these shares of the rate of that window."""
+    kill: bool = False
+    """Whether a worker of the queue is killed in the window."""
+
+    @property
+    def endpoints_count(self) -> int:
+        """Writers and readers together."""
+        return self.writers + self.readers
+
+    @property
+    def peers(self) -> int:
+        """Workers of a queue, writers of a fan-in."""
+        return self.writers if self.pattern == "fan_in" else self.readers
 
     @property
     def registered_name(self) -> str:
@@ -226,12 +272,12 @@ class TrialSpec:
     @property
     def is_shared(self) -> bool:
         """Whether it is measured together with the trials of other backends: in turns, or each window in one piece."""
-        return self.turns > 1 or self.tail
+        return self.turns > 1 or self.tail or self.pattern != "broadcast"
 
     @property
-    def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool, bool, int]:
-        """Return what rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin, tail and
-        neighbours.
+    def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool, bool, int, str, int, int, bool]:
+        """Return what rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin, tail,
+        neighbours, pattern, writers, batch and kill.
         """
         return (
             self.backend,
@@ -245,6 +291,10 @@ class TrialSpec:
             self.twin,
             self.tail,
             self.neighbours,
+            self.pattern,
+            self.writers,
+            self.batch,
+            self.kill,
         )
 
     def as_dict(self) -> dict[str, Any]:
@@ -254,7 +304,7 @@ class TrialSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make a trial from what `as_dict` returned."""
-        return cls(**values)
+        return cls(**{**values, "loads": tuple(values.get("loads", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,6 +384,15 @@ class SweepSpec:
     neighbours: tuple[int, ...] = (0,)
     """How many processes keep a core busy each while a trial is measured: every cell is measured beside each of these
     numbers of them. The A/A control runs beside the first."""
+    pattern: Pattern = "broadcast"
+    """A queue or fan-in has trials of its own: `modes`, `rate_per_s`, `control`, `look` and `tail` do not apply."""
+    peers: tuple[int, ...] = ()
+    """Numbers of workers of a queue, or of writers of a fan-in; empty for a broadcast."""
+    batches: tuple[int, ...] = (1,)
+    """Of a queue or fan-in: how many messages a writer hands over together. At a given rate, it waits until the last of
+    them is due."""
+    loads: tuple[float, ...] = USUAL_LOADS
+    """Of a queue or fan-in: the shares of what it carries flat out at which the time to receipt is measured."""
 
     def __post_init__(self) -> None:
         for field in ("backends", "sizes", "modes", "neighbours"):
@@ -362,6 +421,37 @@ class SweepSpec:
         require_range("neighbours", min(self.neighbours), 0, _MAX_NEIGHBOURS)
         require_range("neighbours", max(self.neighbours), 0, _MAX_NEIGHBOURS)
         self._require_variants()
+        self._require_pattern()
+
+    def _require_pattern(self) -> None:
+        require_choice("pattern", self.pattern, PATTERNS)
+        if self.pattern == "broadcast":
+            for field, usual in (("peers", ()), ("batches", (1,)), ("loads", USUAL_LOADS)):
+                if (value := getattr(self, field)) != usual:
+                    raise ConfigError(field, ",".join(map(str, value)), "nothing beside pattern broadcast")
+            return
+        peers = "writers" if self.pattern == "fan_in" else "readers"
+        for field, name, low, high in (
+            ("peers", peers, 1, _MAX_PEERS), ("batches", "batches", 1, _MAX_BATCH), ("loads", "loads", 0.01, 1.0),
+        ):  # fmt: skip
+            require_some(name, getattr(self, field))
+            for value in getattr(self, field):
+                require_range(name, value, low, high)
+        require_range("window_s", self.window_s, 0.01, _MAX_PATTERN_WINDOW_S)
+        if self.delivery != "every_message":
+            raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
+        if self.variants:
+            raise ConfigError("variant", str(self.variants[0]), f"none: a {self.pattern} is measured without variants")
+
+    @property
+    def most_readers(self) -> int:
+        """The most readers that a channel of the sweep has."""
+        return {"broadcast": self.readers, "queue": max(self.peers, default=1), "fan_in": 1}[self.pattern]
+
+    @property
+    def most_writers(self) -> int:
+        """The most writers that a channel of the sweep has."""
+        return max(self.peers) if self.pattern == "fan_in" else 1
 
     def _require_payload(self) -> None:
         """Check payload, sizes and codec; whether a codec can encode the user's own object shows when it does."""
@@ -443,9 +533,36 @@ class SweepSpec:
             neighbours=neighbours,
         )
 
+    def pattern_trials(
+        self, backend: str, size: int, payload_bytes: int, round_index: int, neighbours: int = 0
+    ) -> tuple[TrialSpec, ...]:
+        """Return the trials of a queue or fan-in with one backend and payload in a round: one for each number of peers
+        and each batch, and of a queue with several workers one in which the first of them is killed.
+        """
+        plain = self.trial(backend, size, payload_bytes, "saturate", round_index, neighbours=neighbours)
+        windows = 1 + len(self.loads)
+        trials = [
+            replace(
+                plain,
+                pattern=self.pattern,
+                readers=peers if self.pattern == "queue" else 1,
+                writers=peers if self.pattern == "fan_in" else 1,
+                batch=batch,
+                loads=self.loads,
+                window_s=self.window_s * windows,
+                turns=windows,
+            )
+            for peers in self.peers
+            for batch in self.batches
+        ]
+        if self.pattern == "queue" and self.most_readers > 1:
+            most = next(trial for trial in trials if trial.readers == self.most_readers)
+            trials.append(replace(most, loads=(), window_s=self.window_s, turns=1, kill=True))
+        return tuple(trials)
+
     def is_look(self, round_index: int) -> bool:
         """Return whether a round is the first look."""
-        return self.look and self.rounds > 1 and not round_index
+        return self.look and self.rounds > 1 and not round_index and self.pattern == "broadcast"
 
     def round_has_tails(self, round_index: int) -> bool:
         """Return whether a round also has windows in one piece: the first three after the look, then every second."""

@@ -60,15 +60,16 @@ class Run(StoredRun):
 
     def __repr__(self) -> str:
         """Return what it is in a line."""
-        backends = len(dict.fromkeys(trial.spec.backend for trial in self.trials))
-        sizes = len(dict.fromkeys(trial.spec.payload_bytes for trial in self.trials))
-        shape = f"{backends} backends, {sizes} sizes, {self.info.rounds_done} rounds, {len(self.trials)} trials"
+        trials = self.trials + self.pattern_trials
+        backends = len(dict.fromkeys(trial.spec.backend for trial in trials))
+        sizes = len(dict.fromkeys(trial.spec.payload_bytes for trial in trials))
+        shape = f"{backends} backends, {sizes} sizes, {self.info.rounds_done} rounds, {len(trials)} trials"
         return f"<Run {self.info.run_id}: {shape}, {self.info.status}>"
 
     def _repr_html_(self) -> str | None:
         shown = self._tables()
         answers = [("Answers", [answer.sentence for answer in shown.answers])]
-        return fragment_html(repr(self).strip("<>"), shown.matrices, answers)
+        return fragment_html(repr(self).strip("<>"), (*shown.matrices, *shown.pattern_tables), answers)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

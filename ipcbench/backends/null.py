@@ -18,6 +18,7 @@ from typing import ClassVar
 
 from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Writer, bytes_of
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, TransportError, TransportTimeout
+from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.locks import reader_role
 from ipcbench.util.clock import deadline_ns, remaining_s
@@ -270,6 +271,7 @@ _channels: dict[str, _Channel] = {}
 _channels_lock = threading.Lock()
 
 
+@with_patterns
 class Null(Backend):
     """Queues inside one process."""
 
@@ -308,7 +310,7 @@ class Null(Backend):
             raise TransportError(f"there is no channel {address.channel.name!r} in this process, or only a later one")
         return channel
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         channel = self._channel(address)
         return _NullQueueWriter(channel) if channel.spec.delivery == "every_message" else _NullWriter(channel)
 

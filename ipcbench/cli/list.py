@@ -90,6 +90,7 @@ def _about(row: _Row) -> str:
     if can:
         facts |= {
             **{kind.replace("_", " "): _YES if kind in can["deliveries"] else _CANNOT for kind in DELIVERIES},
+            "patterns": ", ".join(can["patterns"]),
             "when full": _WHEN_FULL[can["when_full"]],
             "readers": f"at most {can['max_readers']:,}",
             "message": f"at most {format_bytes(can['max_message_bytes'])}",

@@ -127,7 +127,7 @@ def show_run(folder: Path, form: str, *, full: bool = True) -> bool:
         write_tables(shown, folder)
     except StoreError as error:  # a folder may be readable but not writable
         tell(f"warning: {error}; {MARKDOWN_FILE} and {CSV_FILE} are not written")
-    return any(trial.status == "ok" for trial in run.trials)
+    return any(trial.status == "ok" for trial in (*run.trials, *run.pattern_trials))
 
 
 def read_run(folder: Path) -> tuple[Run, Tables]:
@@ -156,6 +156,9 @@ def print_tables(all_tables: Sequence[Tables], form: str) -> None:
         sys.stdout.write("\n".join(map(render.as_markdown, all_tables)))
     elif form == "csv":
         first, *rest = map(render.as_csv, all_tables)
+        heads = {text.partition("\n")[0] for text in (first, *rest)}
+        if len(heads) > 1:
+            raise ConfigError("--format", "csv", "runs of one kind, whose rows have the same columns; or json")
         sys.stdout.write(first + "".join(text.partition("\n")[2] for text in rest))
     else:
         documents = [render.as_json(tables) for tables in all_tables]

@@ -9,20 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from ipcbench.cli import EXIT_INTERRUPTED
 from ipcbench.cli.options import Choice, a_path, format_option, one_of, progress_options, some_of
 from ipcbench.cli.output import RESULTS_ROOT, command_line, stored_run, tell, text_width, warn_of_code
 from ipcbench.cli.progress import progress_display
-from ipcbench.errors import IpcbenchError
+from ipcbench.errors import ConfigError, IpcbenchError, StoreError
 from ipcbench.render.document import document
-from ipcbench.spec import CODEC_NAMES, PAYLOAD_KINDS
+from ipcbench.spec import CODEC_NAMES, PATTERNS, PAYLOAD_KINDS
 from ipcbench.util.shell import shell_command
 
 if TYPE_CHECKING:
     from ipcbench.analysis.recommend.answer import Recommendation
+    from ipcbench.analysis.recommend.patterns import PatternQuestion, PatternRecommendation
     from ipcbench.analysis.recommend.question import Goal, Question
     from ipcbench.results.store import Run
+    from ipcbench.spec import Pattern
 
 EXIT_NO_ANSWER = 1
 
@@ -88,6 +91,14 @@ class _Recommend(click.Command):
     help="Number of reading processes.",
 )
 @click.option(
+    "--pattern",
+    type=Choice([pattern.replace("_", "-") for pattern in PATTERNS]),
+    default=None,
+    show_default="that of RUN",
+    help="Who gets a message; a queue or fan-in takes RUN, or the latest such run in results/, and measures nothing.",
+)
+@click.option("--writers", type=int, default=None, metavar="N", help="Number of writers of a fan-in.")
+@click.option(
     "--rate", metavar="RATE", show_default="any", help="Messages per second that it must sustain: 500/s, 2k/s."
 )
 @click.option(
@@ -117,6 +128,8 @@ def command(
     sample: str | None,
     codec: str | None,
     readers: int | None,
+    pattern: str | None,
+    writers: int | None,
     rate: str | None,
     needs: str,
     optimise: Goal,
@@ -134,18 +147,83 @@ def command(
     warn_of_code(sample or "")
     stored = None if run is None else stored_run(Path(run))
     size_bytes = encoded_bytes(size, payload, sample, codec, prefix="--")
+    pattern = _checked_pattern(context, pattern, stored, writers, optimise)
+    if pattern != "broadcast":
+        return _answer_pattern(_pattern_question(pattern, size_bytes, readers, writers, rate, needs), stored, form)
     question = ask(size_bytes, readers, rate, needs, optimise, stored, prefix="--")
-    able = require_candidates(question)
-    is_interrupted = False
+    able, is_interrupted = require_candidates(question), False
     if stored is None:
         stored, is_interrupted = _measure(question, able, command_line(context.obj), progress=progress, quiet=quiet)
     for problem in stored.problems:
         tell(f"warning: {problem}")
-    answer = recommend(stored, question)
+    code = _show(recommend(stored, question), form)
+    return EXIT_INTERRUPTED if is_interrupted else code
+
+
+def _show(answer: Recommendation, form: str) -> int:
+    """Print an answer; return the exit code."""
     sys.stdout.write(_shown(answer, form))
     sys.stdout.flush()  # report a closed pipe here, not after the exit
-    if is_interrupted:
-        return EXIT_INTERRUPTED
+    return 0 if answer.is_verdict else EXIT_NO_ANSWER
+
+
+def _checked_pattern(
+    context: click.Context, pattern: str | None, run: Run | None, writers: int | None, optimise: Goal
+) -> str:
+    """Return the pattern asked for, by default that of the run; refuse options that it does not have."""
+    if pattern is None:
+        trials = run.pattern_trials if run is not None else ()
+        pattern = next((trial.spec.pattern for trial in trials), "broadcast").replace("_", "-")
+    is_chosen = context.get_parameter_source("optimise") is not ParameterSource.DEFAULT
+    if pattern == "broadcast" and writers is not None:
+        raise ConfigError("--writers", writers, "nothing without --pattern fan-in")
+    if pattern != "broadcast" and is_chosen and optimise != "throughput":
+        raise ConfigError("--optimise", optimise, f"throughput for a {pattern}, by which it is ranked")
+    return pattern
+
+
+def _pattern_question(
+    pattern: str, size: int | str | None, readers: int | None, writers: int | None, rate: str | None, needs: str
+) -> PatternQuestion:
+    """Return the question; refuse what belongs to another pattern.
+
+    Raises:
+        ConfigError: naming the option.
+    """
+    from ipcbench.analysis.recommend.patterns import PatternQuestion
+    from ipcbench.analysis.recommend.question import ask
+
+    is_queue = pattern == "queue"
+    peers, other, option = (readers, writers, "--writers") if is_queue else (writers, readers, "--readers")
+    if other not in (None, 1):
+        raise ConfigError(option, other, f"1 for a {pattern}")
+    checked = ask(size or 0, 1 if peers is None else peers, rate, needs, "throughput", prefix="--")
+    if checked.delivery != "every_message":
+        raise ConfigError("--needs", needs, f"nothing about latest values: a {pattern} has none")
+    kind: Pattern = "queue" if is_queue else "fan_in"
+    return PatternQuestion(kind, checked.payload_bytes, peers, checked.rate_per_s, checked.needs)
+
+
+def _answer_pattern(question: PatternQuestion, run: Run | None, form: str) -> int:
+    """Print the answer from a run, or from the latest one of that pattern.
+
+    Raises:
+        StoreError: there is none.
+    """
+    from ipcbench.analysis.recommend.patterns import recommend_pattern
+    from ipcbench.results.store import latest_pattern_run
+
+    if run is None:
+        folder = latest_pattern_run(RESULTS_ROOT, question.pattern)
+        if folder is None:
+            raise StoreError(f"{RESULTS_ROOT}: holds no run of that pattern; measure it: {question.command()}")
+        tell(f"on the evidence of {folder}")
+        run = stored_run(folder)
+    for problem in run.problems:
+        tell(f"warning: {problem}")
+    answer = recommend_pattern(run, question)
+    sys.stdout.write(_shown(answer, form))
+    sys.stdout.flush()
     return 0 if answer.is_verdict else EXIT_NO_ANSWER
 
 
@@ -180,9 +258,10 @@ def _measure(
     return load_run(folder), False
 
 
-def _shown(answer: Recommendation, form: str) -> str:
+def _shown(answer: Recommendation | PatternRecommendation, form: str) -> str:
     if form == "json":
-        return document("recommendation", answer.as_dict())
+        values = answer.as_dict()
+        return document(values["format"].removeprefix("ipcbench "), values)
     if form == "markdown":
         return answer.markdown()
     return answer.text(text_width() if sys.stdout.isatty() else None)

@@ -80,7 +80,8 @@ def _close(first: float, second: float) -> bool:
     return bool(abs(first - second) <= MAX_HALVES_RATIO * max(first, second))
 
 
-def _usage(values: dict[str, Any]) -> Usage:
+def usage_of(values: dict[str, Any]) -> Usage:
+    """Return an endpoint's usage from its plain values."""
     waits = values.get("waits")  # a variant of an older version does not count them
     return Usage(**{**values, "waits": Waits(**waits) if isinstance(waits, dict) else waits})
 
@@ -208,7 +209,7 @@ class Digest:
             or quantiles(columns.get("read_ns" if index else "write_ns")),
             latency=None if latency is None else self._of_totals(index, "latency") or quantiles(self._counted(latency)),
             decode=quantiles(columns.get("decode_ns")),
-            usage=_usage(facts["usage"]),
+            usage=usage_of(facts["usage"]),
             integrity=Integrity(**facts["integrity"]) if index else Integrity(),
             sample_stride=self._plan_stride * self._stamps[index] * self._stride(len(moments)),
             gc_count=facts["gc_count"],

@@ -11,6 +11,7 @@ take as long as sending it: they read it around one message in `RUN`.
 
 from __future__ import annotations
 
+import os
 import struct
 from array import array
 from collections.abc import Callable, Sequence
@@ -49,18 +50,25 @@ def alternating(messages: Sequence[Outgoing]) -> list[tuple[bytearray, memoryvie
     return [(message.buffer, message.head, message.tail) for message in messages] * (2 // len(messages))
 
 
-def touching(read: Read, touch: Touch) -> Read:
-    """Return a read that touches the message before it returns, so that touching is inside the timing.
-
-    Args:
-        read: of an endpoint.
-        touch: `none` and `header` return `read` itself; `pages` reads a byte of each 4 KiB; `all` copies every byte.
+def looking(touch: Touch) -> Callable[[memoryview], object] | None:
+    """Return what a reader does with a message while it is timed: `pages` reads a byte of each 4 KiB, `all` copies
+    every byte; None for `none` and `header`.
     """
     touches: dict[Touch, Callable[[memoryview], object]] = {
         "pages": lambda view: bytes(view[::_PAGE_BYTES]),
         "all": bytes,
     }
-    look = touches.get(touch)
+    return touches.get(touch)
+
+
+def touching(read: Read, touch: Touch) -> Read:
+    """Return a read that touches the message before it returns, so that touching is inside the timing.
+
+    Args:
+        read: of an endpoint.
+        touch: see `looking`; `none` and `header` return `read` itself.
+    """
+    look = looking(touch)
     if look is None:
         return read
 
@@ -186,6 +194,82 @@ def write_paced(
         sent[index] = start
         written[index] = clock() - start
     return count
+
+
+WriteBatch = Callable[[list[bytearray]], None]
+
+
+def batches_of(messages: Sequence[Outgoing], batch: int) -> list[tuple[list[bytearray], list[tuple[memoryview, ...]]]]:
+    """Return one or more lists of `batch` messages, each as its buffers and its (head, tail)s, to be sent in turns."""
+    lists = [messages[first : first + batch] for first in range(0, len(messages), batch)]
+    return [([each.buffer for each in some], [(each.head, each.tail) for each in some]) for some in lists]
+
+
+def write_batches(
+    write: WriteBatch, messages: Sequence[Outgoing], batch: int, number: int, step: int, stop_ns: int
+) -> int:
+    """Write batch after batch as fast as the transport takes them, until `stop_ns`.
+
+    Args:
+        write: hands over all messages of a list.
+        messages: with their flags set; a multiple of `batch`.
+        batch: messages that are written together.
+        number: of the first message.
+        step: from the number of a message to that of the next.
+        stop_ns: clock reading after which no batch begins.
+
+    Returns:
+        How many messages were written.
+    """
+    clock, key_sequence, key_intended = now_ns, SEQUENCE, INTENDED
+    lists = batches_of(messages, batch)
+    first, turn = number, 0
+    while True:
+        start = clock()
+        if start >= stop_ns:
+            return (number - first) // step
+        buffers, marks = lists[turn % len(lists)]
+        turn += 1
+        for head, tail in marks:
+            head[key_sequence] = tail[0] = number
+            head[key_intended] = start
+            number += step
+        write(buffers)
+
+
+def write_batches_paced(
+    write: WriteBatch,
+    messages: Sequence[Outgoing],
+    batch: int,
+    number: int,
+    step: int,
+    start_ns: int,
+    interval_ns: float,
+    count: int,
+) -> int:
+    """Write `count` batches on a fixed schedule: message i is due at start_ns + i·interval_ns, its batch when its last
+    message is. As with `write_paced`, the schedule never moves. At a high rate the writer never sleeps; so it offers
+    its core to others while it polls the clock, else readers and the threads of transports would wait for milliseconds.
+
+    Returns:
+        How many messages were written.
+    """
+    clock, others, key_sequence, key_intended = now_ns, os.sched_yield, SEQUENCE, INTENDED
+    lists = batches_of(messages, batch)
+    for turn in range(count):
+        due = start_ns + int(((turn + 1) * batch - 1) * interval_ns)
+        buffers, marks = lists[turn % len(lists)]
+        for place, (head, tail) in enumerate(marks, 1 - batch):
+            head[key_sequence] = tail[0] = number
+            head[key_intended] = due + int(place * interval_ns)
+            number += step
+        left = due - clock()
+        if left > SPIN_NS:
+            select((), (), (), (left - SPIN_NS) / 1e9)
+        while clock() < due:
+            others()
+        write(buffers)
+    return count * batch
 
 
 def read_every(

@@ -154,7 +154,9 @@ def select_backends(
     largest = max(payload.payload_bytes for payload in payloads)
     channel = ChannelSpec(
         name=f"{NAME_PREFIX}check",
-        readers=sweep.readers,
+        readers=sweep.most_readers,
+        writers=sweep.most_writers,
+        pattern=sweep.pattern,
         max_message_bytes=message_bytes(largest),
         delivery=sweep.delivery,
         depth=sweep.depth,
@@ -175,10 +177,10 @@ def usable_backends(names: Iterable[str], channel: ChannelSpec) -> tuple[dict[st
     for name in names:
         backend = get_backend(name)
         try:
+            backend().require(channel)  # first: to install something for a backend that cannot would be in vain
             backend.probe()
             if backend.capabilities.launcher == "mpiexec":
                 find_mpiexec()
-            backend().require(channel)
         except BackendUnavailable as error:
             skipped[name] = f"{error.reason}; {error.hint}"
         except Unsupported as error:

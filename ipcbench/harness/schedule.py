@@ -43,7 +43,8 @@ class Schedule:
         batches: dict[object, list[Cell]] = {}
         for trial, payload in self._planned(round_index):
             if replace(trial, turns=1) not in stored:
-                together = payload.size, trial.mode, trial.neighbours, trial.tail
+                pattern = trial.readers, trial.writers, trial.batch, trial.kill
+                together = payload.size, trial.mode, trial.neighbours, trial.tail, pattern
                 key = together if trial.is_shared else replace(trial, backend=trial.registered_name)
                 batches.setdefault(key, []).append((trial, payload))
         order = random.Random(f"{self._sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret
@@ -54,12 +55,23 @@ class Schedule:
                 batch.sort(key=lambda cell: names.index(cell[0].registered_name))
         shuffled = list(batches.values())
         order.shuffle(shuffled)
-        return shuffled
+        return sorted(
+            shuffled, key=lambda batch: batch[0][0].kill
+        )  # last, since groups have to be started anew after it
 
     def _planned(self, round_index: int) -> list[Cell]:
         """Return all trials of a round."""
         look = self._sweep.is_look(round_index)
         contenders, beside = self._contenders, self._sweep.neighbours
+        if self._sweep.pattern != "broadcast":
+            return [
+                (trial, payload)
+                for name, contender in contenders.items()
+                for payload in self._payloads
+                for count in beside
+                for trial in self._sweep.pattern_trials(name, payload.size, payload.payload_bytes, round_index, count)
+                if not (trial.kill and contender.launcher == "inline")  # a thread cannot be killed
+            ]
         places = [(name, payload, False, n) for name in contenders for payload in self._payloads for n in beside]
         planned = []
         for name, payload, is_control, neighbours in places + self._control_places() * (not look):

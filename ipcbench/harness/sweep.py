@@ -24,12 +24,13 @@ from ipcbench.errors import IpcbenchError, StoreError
 from ipcbench.harness.digest import failed_trial
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
+from ipcbench.harness.patterns.trial import PatternTrial, roles_of
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, require_memory
 from ipcbench.harness.schedule import Cell, Schedule
 from ipcbench.harness.trial import Trial, TrialOutcome
-from ipcbench.harness.variants import Field, settle
+from ipcbench.harness.variants import Contender, Field, settle
 from ipcbench.machine.cgroup import memory_limit_bytes
 from ipcbench.machine.describe import ConditionsProbe, describe_machine, describe_versions, usable_cores
 from ipcbench.machine.identity import differences, machine_differences
@@ -111,12 +112,10 @@ def run_sweep(
         KeyboardInterrupt: passed on once all results are stored and all processes have ended.
     """
     stored = None if resume is None else load_run(resume)
-    finished = stored.trials + stored.controls if stored else ()
+    finished = stored.all_trials if stored else ()
     if stored is not None:
         sweep = replace(stored_sweep(stored), sample=sweep.sample)
-    require_room_for_sockets()
-    require_memory(sweep.readers, memory_limit_bytes(Path("/")))
-    cores_for(sweep.pin, sweep.readers + 1, allowed_cores())  # raises now if a core is not there
+    _require_room(sweep)
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     settled = settle(sweep, payloads)
     where = results_dir or results_root / new_run_id()
@@ -140,6 +139,14 @@ def run_sweep(
     with writer:
         _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
     return writer.path
+
+
+def _require_room(sweep: SweepSpec) -> None:
+    """Raise ConfigError now if the host has no room for the processes of a sweep."""
+    require_room_for_sockets()
+    endpoints = sweep.most_readers + sweep.most_writers
+    require_memory(endpoints - 1, memory_limit_bytes(Path("/")))
+    cores_for(sweep.pin, endpoints, allowed_cores())
 
 
 def _require_unchanged(stored: Run, now: RunInfo) -> None:
@@ -282,7 +289,9 @@ class _Run:
         if whole and batches and self.measured:
             last = self.measured[-1]
             trials = tuple(trial for trial in self.measured if not trial.spec.twin)
-            so_far = Run(self.writer.path, self.writer.info, trials, controls=(), problems=())
+            is_pattern = self.sweep.pattern != "broadcast"
+            plain, patterns = ((), trials) if is_pattern else (trials, ())
+            so_far = Run(self.writer.path, self.writer.info, plain, (), (), pattern_trials=patterns)
             self._tell(round_index, _label(last.spec), _estimate(last), "", so_far)
         for group in self.groups.values():
             group.end()
@@ -298,7 +307,7 @@ class _Run:
             contender = self.settled.contenders[backend]
             if contender.python is None:  # workers of another ipcbench may not say whose they are
                 with suppress(IpcbenchError):
-                    starting[backend, twin] = Group(contender.launcher, self.sweep.readers, switchboard)
+                    starting[backend, twin] = self._start(contender, switchboard)
         try:
             for name in list(starting):
                 with suppress(IpcbenchError):
@@ -320,7 +329,7 @@ class _Run:
                 result = failed_trial(trial, self._next_trial_id, reason, started_unix_s)
                 self.unstored.append(TrialOutcome(result, {}, group_is_sound=True))
         runs = [
-            Trial(
+            (Trial if trial.pattern == "broadcast" else PatternTrial)(
                 run_dir,
                 self.settled.contenders[trial.backend],
                 group,
@@ -373,9 +382,15 @@ class _Run:
         group = self.groups.get((trial.backend, trial.twin))
         if group is None:
             contender = self.settled.contenders[trial.backend]
-            group = Group(contender.launcher, self.sweep.readers, switchboard, python=contender.python).connect()
+            group = self._start(contender, switchboard).connect()
             self.groups[trial.backend, trial.twin] = group
         return group
+
+    def _start(self, contender: Contender, switchboard: Switchboard) -> Group:
+        """Start as many processes as the largest channel of the sweep has endpoints."""
+        peers = self.sweep.most_readers + self.sweep.most_writers - 1
+        roles = roles_of(self.sweep.pattern, peers)
+        return Group(contender.launcher, peers, switchboard, roles, contender.python)
 
     def _tell(self, round_index: int, label: str, estimate: str, warning: str, so_far: Run | None = None) -> None:
         elapsed_s = self._elapsed_s
@@ -471,7 +486,16 @@ def widest_ratio(trials: Iterable[TrialResult]) -> float:
     return widest
 
 
+def pattern_label(trial: TrialSpec) -> str:
+    """Return what is particular to a trial of a queue or fan-in."""
+    peers = f"{trial.peers} {'writer' if trial.pattern == 'fan_in' else 'worker'}{'s' * (trial.peers > 1)}"
+    batch = f", batch {trial.batch}" if trial.batch > 1 else ""
+    return f"{trial.payload} {trial.size}, {peers}{batch}{', one killed' if trial.kill else ''}"
+
+
 def _label(trial: TrialSpec) -> str:
+    if trial.pattern != "broadcast":
+        return f"{trial.backend} {pattern_label(trial)}"
     kind = " (again)" if trial.twin else " (in one piece)" if trial.tail else ""
     beside = f" beside {trial.neighbours}" if trial.neighbours else ""
     return f"{trial.backend} {trial.payload} {trial.size} {trial.mode}{beside}{kind}"

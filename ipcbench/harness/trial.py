@@ -86,8 +86,8 @@ class Trial:
         self._trial_id = trial_id
         self._contents = list(contents)
         self._inline = contender.launcher == "inline"
-        self._cores = cores_for(plan.trial.pin, plan.trial.readers + 1, allowed_cores())
-        self._oversubscribed = plan.trial.readers + 1 > usable_cores
+        self._cores = cores_for(plan.trial.pin, plan.trial.endpoints_count, allowed_cores())
+        self._oversubscribed = plan.trial.endpoints_count > usable_cores
         self._addresses: list[Address] = []
         self._answers: dict[int, dict[str, Any]] = {}
         self._probes: tuple[float | None, float | None] = (None, None)
@@ -120,7 +120,7 @@ class Trial:
 
     def opened(self) -> None:
         """Wait until the endpoints are open."""
-        self._try(lambda: self._group.hear(self._group.to_all({"do": "open"}), _ANSWER_S))
+        self._try(lambda: self._group.hear(self._to_all({"do": "open"}), _ANSWER_S))
 
     def warm_up(self) -> None:
         """Have the endpoints do their work before the window."""
@@ -139,8 +139,8 @@ class Trial:
         self._try(self._take_turn)
 
     def _take_turn(self) -> None:
-        ready = self._group.to_all({"do": "ready", "window_ns": int(self._trial.window_s * 1e9 / self._trial.turns)})
-        turn = self._group.to_all({"do": "turn"})
+        ready = self._to_all({"do": "ready", "window_ns": int(self._trial.window_s * 1e9 / self._trial.turns)})
+        turn = self._to_all({"do": "turn"})
         writer = {0: turn.pop(0)}
         self._group.tell(ready)
         self._group.tell(turn)
@@ -154,7 +154,7 @@ class Trial:
 
     def close(self) -> None:
         """Have the endpoints close."""
-        self._try(lambda: self._group.tell(self._group.to_all({"do": "close"})))
+        self._try(lambda: self._group.tell(self._to_all({"do": "close"})))
 
     def closed(self) -> None:
         """Wait until the endpoints are closed."""
@@ -168,6 +168,10 @@ class Trial:
                 self._maker.destroy(address)
             except IpcbenchError as error:
                 self._error = self._error or error
+
+    def _to_all(self, question: dict[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the same question for every endpoint; the group may have more processes."""
+        return dict.fromkeys(range(self._trial.endpoints_count), question)
 
     def _try(self, step: Callable[[], object]) -> None:
         if self._error is None:
@@ -236,8 +240,11 @@ class Trial:
     def _open(self) -> None:
         for channel in self._channels():
             self._addresses.append(self._create(channel))  # one by one: `release` must know each that exists
+        self._group.tell(self._to_all(self._open_request()))
+
+    def _open_request(self) -> dict[str, Any]:
         address, *back = (each.as_dict() for each in self._addresses)
-        request = {
+        return {
             "do": "open",
             "address": address,
             "back": back,
@@ -245,7 +252,6 @@ class Trial:
             "cores": self._cores,
             "contents": self._contents,
         }
-        self._group.tell(self._group.to_all(request))
 
     def _look_around(self) -> None:
         """Probe where the endpoints run, unless it is where they ran at the last probe; and compare their clocks."""
@@ -264,14 +270,14 @@ class Trial:
             raise
 
     def _hear_out(self, question: dict[str, Any]) -> None:
-        questions = self._group.to_all(question)
+        questions = self._to_all(question)
         self._group.tell(questions)
         self._answers = self._hear(questions)
         self._clocks = self._clocks.until(self._group.compare_clocks())
         self._probes = (self._probes[0], self._probe())
 
     def _close(self) -> None:
-        self._group.hear(self._group.to_all({"do": "close"}), _ANSWER_S)
+        self._group.hear(self._to_all({"do": "close"}), _ANSWER_S)
         if self._inline:  # after a failure the process ends, and its channels with it
             question = {"do": "destroy", "backend": self._trial.registered_name}
             for address in self._addresses:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cache
 from importlib import import_module
@@ -16,20 +16,21 @@ from pathlib import Path
 from select import select
 from typing import Any, TypeVar
 
-from ipcbench.backend import Address, Endpoint
+from ipcbench.backend import Address, Backend, Endpoint
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.clocks import clock_identity
 from ipcbench.harness.floor import own_loop_ns
+from ipcbench.harness.patterns.parts import Offering, Taken, Taking
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.placement import ping_pong_ns
 from ipcbench.harness.plan import SILENCE_NS, Plan
 from ipcbench.harness.reading import ReaderPart, Received
 from ipcbench.harness.writing import WriterPart, Written
 from ipcbench.registry import get_backend
-from ipcbench.spec import ChannelSpec
+from ipcbench.spec import ChannelSpec, TrialSpec
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.codec import get_codec
-from ipcbench.workload.message import Outgoing
+from ipcbench.workload.message import Outgoing, Phase
 from ipcbench.workload.payload import build
 
 _KEPT_SIZE = 20_000
@@ -51,6 +52,7 @@ class Worker:
         self.index = index
         self.endpoints: list[Endpoint] = []
         self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
+        self._pattern_part: Offering | Taking | None = None
         self.verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "clock": lambda _: {"clock": clock_identity()},
             "echo": lambda _: {"clock_ns": now_ns()},
@@ -62,6 +64,7 @@ class Worker:
             "warm up": self._warm_up,
             "ready": self._ready,
             "turn": self._turn,
+            "offer": self._offer,
             "finish": self._finish,
             "call": self._call,
             "close": self._close,
@@ -94,6 +97,9 @@ class Worker:
         address = Address.from_dict(request["address"])
         back = [Address.from_dict(values) for values in request["back"]]
         backend, codec = get_backend(trial.registered_name)(), get_codec(trial.codec)
+        if trial.pattern != "broadcast":
+            self._pattern_part = self._open_pattern(backend, address, plan, request)
+            return {}
         if self.index:
             reader = self.hold(backend.open_reader(address, self.index - 1))
             if back:
@@ -103,11 +109,26 @@ class Worker:
             return {}
         writer = self.hold(backend.open_writer(address))
         replies = [self.hold(backend.open_reader(channel, 0)) for channel in back]
-        contents = [Path(path).read_bytes() for path in request["contents"]]
-        payloads = contents or _encoded(trial.payload, trial.size, trial.codec)
-        messages = [Outgoing(payload) for payload in payloads if len(payload) == len(payloads[0])]
+        messages = [Outgoing(payload) for payload in _payloads(trial, request["contents"])]
         self._part = PingPart(writer, replies, messages, plan) if back else WriterPart(writer, messages, plan)
         return {}
+
+    def _open_pattern(
+        self, backend: Backend, address: Address, plan: Plan, request: dict[str, Any]
+    ) -> Offering | Taking:
+        """Open an endpoint of a queue or fan-in: process 0 is the side that is alone."""
+        trial, peer = plan.trial, self.index - 1
+        if (trial.pattern == "fan_in") == (self.index > 0):
+            index = max(0, peer)
+            writer = self.hold(backend.open_writer(address, index))
+            return Offering(writer, index, _payloads(trial, request["contents"]), plan)
+        return Taking(self.hold(backend.open_reader(address, max(0, peer))), plan, None if peer else request["began"])
+
+    def _offer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Offer messages for one window of a queue or fan-in."""
+        assert isinstance(self._pattern_part, Offering)  # noqa: S101 - the coordinator knows who writes
+        _stop_collecting()
+        return asdict(self._pattern_part.offer(request["window_ns"], request["rate_per_s"], Phase(request["phase"])))
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call a function of a layer above, named as `module:function`, with this worker and the request."""
@@ -127,6 +148,8 @@ class Worker:
     def _go(self, _: dict[str, Any]) -> dict[str, Any]:
         _stop_collecting()
         try:
+            if isinstance(self._pattern_part, Taking):
+                return _outcome(self._pattern_part.run())
             return _outcome(self._any_part().run())
         finally:
             gc.enable()
@@ -157,6 +180,9 @@ class Worker:
         return {}
 
     def _finish(self, _: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(self._pattern_part, Offering):
+            gc.enable()
+            return self._pattern_part.finish()
         outcome = self._any_part().finish()
         gc.enable()
         return _outcome(outcome)
@@ -166,7 +192,7 @@ class Worker:
         return self._part
 
     def _close(self, _: dict[str, Any]) -> dict[str, Any]:
-        self._part = None
+        self._part = self._pattern_part = None
         while self.endpoints:
             self.endpoints.pop().close()
         return {}
@@ -181,7 +207,7 @@ def _stop_collecting() -> None:
     gc.disable()
 
 
-def _outcome(outcome: Written | Received | Pinged | Ponged) -> dict[str, Any]:
+def _outcome(outcome: Written | Received | Pinged | Ponged | Taken) -> dict[str, Any]:
     """Return an endpoint's measurements as plain values, with what its loop costs here and now."""
     facts = {name: getattr(outcome, name) for name in outcome.__dataclass_fields__ if name != "columns"}
     for name in ("usage", "integrity"):
@@ -196,6 +222,12 @@ def _outcome(outcome: Written | Received | Pinged | Ponged) -> dict[str, Any]:
 def _own_loop_ns(*, writes: bool, in_runs: bool) -> float:
     """Return what a loop costs in this process, which lives for a round."""
     return own_loop_ns(writes=writes, in_runs=in_runs)
+
+
+def _payloads(trial: TrialSpec, paths: Sequence[str]) -> list[bytes]:
+    """Return one or two contents of equal length: those in the files, if there are any."""
+    payloads = [Path(path).read_bytes() for path in paths] or _encoded(trial.payload, trial.size, trial.codec)
+    return [payload for payload in payloads if len(payload) == len(payloads[0])]
 
 
 def _encoded(payload: str, size: int, codec: str) -> tuple[bytes, ...]:

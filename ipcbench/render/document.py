@@ -12,6 +12,7 @@ VERSIONS: Mapping[str, int] = {
     "conformance": 2,
     "doctor": 1,
     "leftovers": 1,
+    "pattern recommendation": 1,
     "recommendation": 1,
     "replay": 2,
     "self-test": 2,

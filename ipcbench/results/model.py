@@ -80,7 +80,7 @@ class EndpointResult:
     """An endpoint's part of a trial."""
 
     role: str
-    """`writer`, `reader-0`, `reader-1` …"""
+    """`writer`, `reader-0`, `reader-1` …; of a queue `worker-0` …, of a fan-in `reader`, `writer-0` …"""
     process_id: int
     messages_count: int
     """Messages of the measured window that this endpoint wrote or read."""
@@ -155,6 +155,39 @@ class Conditions:
 
 
 @dataclass(frozen=True, slots=True)
+class PatternWindow:
+    """One window of a queue or fan-in."""
+
+    load_ratio: float | None
+    """Offered rate as a share of the rate of the trial's first window; None for that one, which is flat out."""
+    offered_per_s: float | None
+    """By all writers together; None flat out."""
+    rate_per_s: float
+    """Messages received while all writers were writing."""
+    is_held: bool
+    """Whether the writers could hold the offered rate; true flat out."""
+    peer_counts: tuple[int, ...]
+    """Messages received while all writers were writing, by worker of a queue, by writer of a fan-in."""
+    wait: Quantiles | None = None
+    """Receipt − intended send time of all messages; None flat out."""
+    slowest_p99_ns: float | None = None
+    """Fan-in: the p99 of that time of the writer with the highest; None flat out, and if one sent too few for a p99."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What became of the messages of a queue of which a worker was killed, counted by their numbers."""
+
+    sent_count: int
+    lost_count: int
+    """Nobody began to work on them."""
+    repeated_count: int
+    """Two workers began to work on them."""
+    redelivered_count: int | None
+    """Given to another worker after the death, begun or not; None if the backend does not count them."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrialResult:
     """One line of trials.jsonl."""
 
@@ -171,7 +204,8 @@ class TrialResult:
     endpoints: tuple[EndpointResult, ...] = ()
     conditions: Conditions | None = None
     throughput_per_s: float | None = None
-    """Messages validated by every reader between first and last receipt, N − 1 intervals; None unless mode saturate."""
+    """Messages validated by every reader between first and last receipt, N − 1 intervals; of a queue or fan-in, the
+    rate of the first window. None unless mode saturate."""
     achieved_rate_per_s: float | None = None
     """Rate at which the writer sent; None unless mode paced."""
     turn_counts: tuple[int, ...] = ()
@@ -183,6 +217,10 @@ class TrialResult:
     has_samples: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further measured facts; names end with the unit."""
+    windows: tuple[PatternWindow, ...] = ()
+    """Of a queue or fan-in: flat out, then at each load."""
+    recovery: Recovery | None = None
+    """Of a queue of which a worker was killed."""
 
     @property
     def writer(self) -> EndpointResult | None:

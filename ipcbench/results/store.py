@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from ipcbench.errors import SchemaMismatch, StoreError
 from ipcbench.results.columns import Column, read_columns, write_columns
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.parse import parse_json, to_record
-from ipcbench.spec import SweepSpec
+from ipcbench.spec import Pattern, SweepSpec
 from ipcbench.sync.interrupts import uninterrupted
 from ipcbench.util.files import as_store_errors, path_inside, read_limited, to_json, write_atomically
 
@@ -63,6 +63,17 @@ def latest_run(root: Path) -> Path:
     return runs[-1]
 
 
+def latest_pattern_run(root: Path, pattern: Pattern) -> Path | None:
+    """Return the latest run of a queue or fan-in in `root`; None if there is none. Runs that cannot be read are passed
+    over.
+    """
+    for path in reversed(_runs_in(root)):
+        with suppress(StoreError):
+            if _load_info(path).sweep.get("pattern") == pattern:
+                return path
+    return None
+
+
 def _runs_in(folder: Path) -> list[Path]:
     """Return the folders of results in a folder, by name."""
     return sorted(file.parent for file in folder.glob(f"*/{INFO_FILE}") if file.is_file())
@@ -80,6 +91,13 @@ class Run:
     """A/A controls: second measurements of a cell (`TrialSpec.twin`), used only to check the verdicts."""
     problems: tuple[str, ...]
     """Defects of the folder that did not prevent reading it, one line each."""
+    pattern_trials: tuple[TrialResult, ...] = ()
+    """Trials of queues and fan-in, in the order of execution; no other table, comparison or export shows them."""
+
+    @property
+    def all_trials(self) -> tuple[TrialResult, ...]:
+        """Return every trial of the run."""
+        return self.trials + self.controls + self.pattern_trials
 
     def samples(self, trial_id: int, endings: tuple[str, ...] = ("",)) -> dict[str, npt.NDArray[np.int64]]:
         """Read the columns of a trial: `writer.sent_ns`, `reader-0.latency_ns` …; empty if it has none. With `endings`,
@@ -88,7 +106,7 @@ class Run:
         Raises:
             StoreError: there is no such trial, or its file cannot be read.
         """
-        trial = next((trial for trial in (*self.trials, *self.controls) if trial.trial_id == trial_id), None)
+        trial = next((trial for trial in self.all_trials if trial.trial_id == trial_id), None)
         if trial is None:
             raise StoreError(f"{self.path}: there is no trial {trial_id}")
         if not trial.has_samples:
@@ -117,9 +135,10 @@ def load_run(path: Path) -> Run:
     return Run(
         path=path,
         info=info,
-        trials=tuple(trial for trial in trials if not trial.spec.twin),
+        trials=tuple(trial for trial in trials if not trial.spec.twin and trial.spec.pattern == "broadcast"),
         controls=tuple(trial for trial in trials if trial.spec.twin),
         problems=tuple(problems),
+        pattern_trials=tuple(trial for trial in trials if trial.spec.pattern != "broadcast"),
     )
 
 

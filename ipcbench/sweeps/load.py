@@ -22,6 +22,7 @@ from ipcbench.spec import (
     CODEC_NAMES,
     DELIVERIES,
     MODES,
+    PATTERNS,
     PAYLOAD_KINDS,
     SAMPLE,
     TOUCHES,
@@ -102,6 +103,15 @@ def _integers(value: object, where: str) -> tuple[int, ...]:
     return tuple(_integer(part, where) for part in _list(value, where))
 
 
+def _ratios(value: object, where: str) -> tuple[float, ...]:
+    return tuple(parse_ratio(part, where) for part in _list(value, where))
+
+
+def _pattern(value: object, where: str) -> str:
+    """Return a pattern; `fan-in` is `fan_in`."""
+    return _text(value, where).replace("-", "_")
+
+
 def _joined(value: object, where: str) -> str:
     """Return `0,1` for that text or for an array."""
     return ",".join(_list(value, where))
@@ -160,7 +170,32 @@ KEYS: tuple[Key, ...] = (
         _variants,
         repeated=True,
     ),
-    Key("readers", "readers", "N", "Number of readers of every channel.", _integer),
+    Key(
+        "pattern",
+        "pattern",
+        "PATTERN",
+        "Who gets a message: broadcast (every reader), queue (one of the workers), fan-in (many writers, one reader).",
+        _pattern,
+        tuple(pattern.replace("_", "-") for pattern in PATTERNS),
+    ),
+    Key(
+        "readers", "readers", "N", "Number of readers of every channel; of a queue, numbers of workers: 1,4.", _integers
+    ),
+    Key("writers", "peers", "N,…", "Of a fan-in: numbers of writers, each measured by itself: 1,4,16.", _integers),
+    Key(
+        "batch",
+        "batches",
+        "N,…",
+        "Of a queue or fan-in: messages that are handed over together, each measured by itself: 1,16,256.",
+        _integers,
+    ),
+    Key(
+        "load",
+        "loads",
+        "PERCENT,…",
+        "Of a queue or fan-in: shares of its own rate flat out at which times are measured: 50%,95%.",
+        _ratios,
+    ),
     Key(
         "payload",
         "payload",
@@ -356,10 +391,36 @@ def _build(name: str, from_file: Mapping[str, object], place: str, options: Mapp
     if fields.get("delivery") == "latest_value" and not _chosen_together("mode", "delivery", from_file, options):
         modes = fields.get("modes", SweepSpec.__dataclass_fields__["modes"].default)
         fields["modes"] = tuple(mode for mode in cast(tuple[str, ...], modes) if mode != "pingpong")
+    fields |= _peer_fields(fields, where, options)
     try:
         return SweepSpec.from_dict({"name": name, **fields})
     except ConfigError as error:
         raise ConfigError(_where_of(error.field, where), error.value, error.allowed) from error
+
+
+_BROADCAST_ONLY = ("delivery", "mode", "rate", "control", "look", "tail")
+
+
+def _peer_fields(
+    fields: dict[str, object], where: Mapping[str, str], options: Mapping[str, object]
+) -> dict[str, object]:
+    """Return readers and peers, which mean different things to different patterns: a queue has several numbers of
+    readers, a fan-in several of writers, a broadcast one number of readers.
+    """
+    pattern, readers = fields.get("pattern", "broadcast"), cast(tuple[int, ...], fields.get("readers", ()))
+    if pattern != "broadcast":
+        for key in _BROADCAST_ONLY:
+            if key in options:
+                raise ConfigError(where[key], options[key], f"nothing beside the pattern {pattern}")
+    if pattern == "queue":
+        if "peers" in fields:
+            raise ConfigError(where["writers"], fields["peers"], "nothing beside the pattern queue; --readers 1,4")
+        return {"peers": readers, "readers": max(readers, default=1)} if readers else {"peers": (1,)}
+    if len(readers) > 1 or (pattern == "fan_in" and "readers" in options and readers != (1,)):
+        text = ",".join(map(str, readers))
+        raise ConfigError(where["readers"], text, "1 for a fan-in" if pattern == "fan_in" else "one number")
+    plain: dict[str, object] = {"readers": readers[0]} if readers else {}
+    return plain if pattern == "broadcast" else {"readers": 1, "peers": fields.get("peers", (1,))}
 
 
 def _chosen_together(key: str, other: str, from_file: Mapping[str, object], options: Mapping[str, object]) -> bool:

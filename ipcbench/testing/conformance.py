@@ -14,7 +14,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.testing.agents.pool import Pools
 from ipcbench.testing.failure import Failure, LawBroken, LawSkipped
 from ipcbench.testing.fixture import Fixture, Scope
-from ipcbench.testing.laws import delivery, endpoints, limits, shape, system, verbs
+from ipcbench.testing.laws import delivery, endpoints, limits, patterns, shape, system, verbs
 from ipcbench.util.clock import now_ns
 
 _SWITCH_S = 1e-4
@@ -56,12 +56,16 @@ LAWS: dict[str, Law] = {
         Law("C18", "importing touches nothing; backends and addresses can be pickled", shape.importing_is_pure),
         Law("C19", "every error is an `IpcbenchError`, with its cause", shape.errors_are_ours),
         Law("C20", "the place of an endpoint that closed or died stays empty", system.places_are_not_taken_again),
+        Law("C21", "a stalled worker of a queue holds at most `depth` messages", patterns.stalled_workers_hold_little),
         Law("C22", "with `holds_one_of_max`, one message of maximum size fits before a read", verbs.holds_one_of_max),
         Law("C23", "what is reserved is unseen, and then as long as was committed", verbs.reserved_is_unseen),
         Law("C24", "parts are one message", verbs.parts_are_one_message),
         Law("C25", "`release` gives up the room of the last message", verbs.released_is_free),
         Law("C26", "`write_many` and `read_many` are as single calls", verbs.many_are_as_single_ones),
         Law("C27", "a reader's descriptor tells when there is something to read", verbs.descriptors_tell),
+        Law("C28", "fan-in keeps the order of each writer", patterns.writers_keep_their_order),
+        Law("C29", "each message of a queue goes to one worker", patterns.each_goes_to_one_worker),
+        Law("C30", "with `redelivers`, others get what is unfinished", patterns.others_get_what_is_unfinished),
     )
 }
 """Number → law, in order."""

@@ -109,16 +109,18 @@ class ChannelUnderTest:
     Args:
         fixture: what the channel belongs to.
         address: the channel, which exists.
-        agents: the agents of the writer and of reader 0, 1 …
+        agents: the agents of the writers and of reader 0, 1 …
     """
 
     def __init__(self, fixture: Fixture, address: Address, agents: Sequence[Agent]) -> None:
         self.fixture = fixture
         self.address = address
         self.seed = fixture.next_number()
-        self.writer = EndpointUnderTest(self, "writer", 0, agents[0])
-        self.readers = [EndpointUnderTest(self, "reader", index, agent) for index, agent in enumerate(agents[1:])]
-        self.endpoints = [self.writer, *self.readers]
+        count = address.channel.writers
+        self.writers = [EndpointUnderTest(self, "writer", index, agent) for index, agent in enumerate(agents[:count])]
+        self.writer = self.writers[0]
+        self.readers = [EndpointUnderTest(self, "reader", index, agent) for index, agent in enumerate(agents[count:])]
+        self.endpoints = [*self.writers, *self.readers]
         self.destroyed = False
 
     def open(self, order: Sequence[int] | None = None) -> None:
@@ -252,7 +254,7 @@ class Fixture:
             wanted: fields of the channel's spec. Its `processes` are the numbers of the agents.
         """
         spec = self.spec(**wanted)
-        numbers = spec.process_numbers()
+        numbers = spec.process_numbers() if spec.writers == 1 else tuple(range(spec.writers + spec.readers))
         agents = self.pool.acquire(max(numbers) + 1)
         channel = ChannelUnderTest(self, self.create(spec), [agents[number] for number in numbers])
         try:

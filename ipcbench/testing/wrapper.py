@@ -35,6 +35,10 @@ class WriterWrapper(Writer):
     def commit(self, size_bytes: int | None = None, timeout_s: float | None = None) -> None:
         self.inner.commit(size_bytes, timeout_s)
 
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until the workers of a queue have finished with everything."""
+        self.inner.drain(timeout_s)  # type: ignore[attr-defined] # only that of a queue has it
+
     def close(self) -> None:
         self.inner.close()
 
@@ -84,8 +88,9 @@ class BackendWrapper(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         return self.inner().create(channel)
 
-    def open_writer(self, address: Address) -> Writer:
-        return self.writer_class(self.inner().open_writer(address), address)
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
+        inner = self.inner()
+        return self.writer_class(inner.open_writer(address, index) if index else inner.open_writer(address), address)
 
     def open_reader(self, address: Address, index: int) -> Reader:
         return self.reader_class(self.inner().open_reader(address, index), address, index)

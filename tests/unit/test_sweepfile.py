@@ -43,7 +43,9 @@ def test_built_in_sweep_is_valid_and_described(name: str) -> None:
 
 
 def test_built_in_names() -> None:
-    assert builtin_sweeps() == ("default", "bytes", "large", "shared", "small", "streaming", "tensor", "versions")
+    assert builtin_sweeps() == (
+        *("default", "bytes", "fan-in", "large", "queue", "shared", "small", "streaming", "tensor", "versions"),
+    )
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -89,6 +91,8 @@ ALL_KEYS = {
 }
 
 
+PATTERN_KEYS = {"pattern", "writers", "batch", "load"}
+"""Of queues and fan-in, see test_pattern_figures.py."""
 KEY_FIELDS = {key.name: key.field for key in KEYS}
 
 
@@ -101,7 +105,7 @@ def test_a_sample_in_a_file_needs_no_size_and_allows_none(tmp_path: Path) -> Non
 
 
 def test_a_file_and_options_mean_the_same(tmp_path: Path) -> None:
-    assert {*ALL_KEYS, "sample"} == {key.name for key in KEYS}
+    assert {*ALL_KEYS, "sample", *PATTERN_KEYS} == {key.name for key in KEYS}
     lines = [f"{name} = {in_file!r}" for name, (_, in_file, _) in ALL_KEYS.items()]
     from_file = load_sweep(write(tmp_path, "\n".join(lines)))
     from_options = load_sweep("default", {name: option for name, (option, _, _) in ALL_KEYS.items()})
@@ -175,7 +179,8 @@ def test_a_mistake_in_an_option_names_the_option(options: dict[str, str], parts:
 @pytest.mark.parametrize("name", ["nope", "", "../small", "small.tom"])
 def test_an_unknown_sweep_lists_the_known(name: str) -> None:
     with pytest.raises(
-        ConfigError, match=r"default, bytes, large, shared, small, streaming, tensor, versions or the path"
+        ConfigError,
+        match=r"default, bytes, fan-in, large, queue, shared, small, streaming, tensor, versions or the path",
     ):
         load_sweep(name)
 

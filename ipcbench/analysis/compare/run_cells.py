@@ -95,7 +95,13 @@ class RunCell:
 
 
 def run_cells(run: Run) -> dict[CellKey, RunCell]:
-    """Return the cells of a run, in order; the same run gives the same figures."""
+    """Return the cells of a run, in order; the same run gives the same figures.
+
+    Raises:
+        ConfigError: it is of a queue or fan-in; no change would be found in it, whatever changed.
+    """
+    if run.pattern_trials:
+        raise ConfigError("RUN", run.info.run_id, "a run of broadcasts: those of queues and fan-in cannot be compared")
     groups: dict[CellKey, list[TrialResult]] = {}
     for trial in run.trials:
         groups.setdefault(CellKey.of(trial.spec), []).append(trial)

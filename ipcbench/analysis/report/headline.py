@@ -12,8 +12,11 @@ from ipcbench.render.page import Headline
 
 
 def headlines(tables: Tables) -> tuple[Headline, ...]:
-    """Return one headline for each family of settings that differ only in size."""
-    return tuple(family_headline(tables, family) for family in families(tables.summary))
+    """Return one headline for each family of settings that differ only in size, and for each table of a queue or
+    fan-in the answer for the most peers.
+    """
+    patterns = (Headline(table.remarks[-1], table.remarks[:-1]) for table in tables.pattern_tables if table.remarks)
+    return (*(family_headline(tables, family) for family in families(tables.summary)), *patterns)
 
 
 def family_headline(tables: Tables, family: Sequence[SettingSummary]) -> Headline:

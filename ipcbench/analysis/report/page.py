@@ -121,7 +121,7 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
         words=words,
         badges=badges(summary),
         tables=tables,
-        payload_tables=wide_tables(summary),
+        payload_tables=(*wide_tables(summary), *tables.pattern_tables),
         facts=_facts(summary),
         noise=_noise(summary),
         noise_notes=noise_notes(summary),

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TextIO, get_args
 
+from ipcbench.analysis.patterns.cells import cell_fields as pattern_fields
+from ipcbench.analysis.patterns.cells import flat_fields
 from ipcbench.analysis.report.headline import headlines
 from ipcbench.analysis.report.tables import Tables
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary
@@ -74,7 +76,7 @@ def _lines(tables: Tables, width: int, table_width: int) -> Iterator[Styled]:
         yield from (line for text in headline.remarks for line in styled(text))
         yield "", ""
     yield from (line for text in tables.header for line in styled(text))
-    for table in (*tables.payload_tables, *tables.matrices):
+    for table in (*tables.payload_tables, *tables.matrices, *tables.pattern_tables):
         yield "", ""
         yield from styled(table.title, "bold")
         for text in table.remarks:
@@ -97,7 +99,7 @@ def as_markdown(tables: Tables) -> str:
     """Return the tables as GitHub Markdown for a document or an issue."""
     answers = (f"**{escape(each.sentence)}** {escape(' '.join(each.remarks))}".rstrip() for each in headlines(tables))
     parts = [*answers, bullets(tables.header)]
-    for table in (*tables.payload_tables, *tables.matrices):
+    for table in (*tables.payload_tables, *tables.matrices, *tables.pattern_tables):
         parts += [f"### {escape(table.title)}", bullets(table.remarks), markdown_table(table)]
         if table.footnotes:
             parts.append(bullets(f"{letter}: {text}" for letter, text in table.footnotes))
@@ -123,8 +125,9 @@ def csv_rows(tables: Tables) -> tuple[list[dict[str, Any]], list[str]]:
         for result in tables.summary.settings
         for cell in result.cells
     ]
+    rows += [{"run_id": run_id, **flat_fields(cell)} for cell in tables.pattern_cells]
     plain = [{name: printable(v) if isinstance(v, str) else v for name, v in row.items()} for row in rows]
-    return plain, list(rows[0]) if rows else ["run_id"]
+    return plain, list(dict.fromkeys(name for row in rows for name in row)) or ["run_id"]
 
 
 def as_json(tables: Tables) -> str:
@@ -148,6 +151,7 @@ def as_json(tables: Tables) -> str:
             }
             for result, answer in zip(summary.settings, tables.answers, strict=True)
         ],
+        "patterns": [pattern_fields(cell) for cell in tables.pattern_cells],
         "findings": [finding.as_dict() for finding in tables.findings],
         "crossovers": [{"title": matrix.title, "remarks": matrix.remarks[:-1]} for matrix in tables.matrices],
     }

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
 
 from ipcbench.analysis.findings import Finding
+from ipcbench.analysis.patterns.cells import PatternCell
 from ipcbench.analysis.report.headline import family_headline
 from ipcbench.analysis.report.tables import Tables, entry
 from ipcbench.analysis.summary.cells import CellSummary, Metric, SettingSummary
@@ -62,7 +65,22 @@ def screen(run: Run, tables: Tables, folder: str, width: int = WIDTH) -> list[St
 def _answers(run: Run, tables: Tables, width: int) -> list[Styled]:
     """Return what was asked, the answers, the tables, and what is missing in them."""
     lines = [line for family in families(tables.summary) for line in _family(run, tables, family, width)]
+    lines += _patterns(run, tables, width)
     return lines + [(line, "") for text in _missing(run) for line in wrapped(text, width)]
+
+
+def _patterns(run: Run, tables: Tables, width: int) -> Iterator[Styled]:
+    """Yield the tables of queues and fan-in, their answers, and what their columns mean."""
+    for table in tables.pattern_tables:
+        yield from ((line, "bold") for line in wrapped(table.title, width))
+        yield from ((line, "") for text in table.remarks for line in wrapped(text, width))
+        yield "", ""
+        shown = slice(-1 if table.columns[-1].head[-1] == "notes" else None)
+        rows = tuple(row[shown] for row in table.rows)
+        yield from aligned_styled(replace(table, columns=table.columns[shown], rows=rows), width)
+        yield "", ""
+    if tables.pattern_tables:
+        yield f"{_rounds_words(run)}; `ipcbench analyze` has the notes and says what the columns mean", "dim"
 
 
 def _family(run: Run, tables: Tables, family: Sequence[SettingSummary], width: int) -> Iterator[Styled]:
@@ -83,7 +101,7 @@ def _missing(run: Run) -> Iterator[str]:
     """Yield which backends were left out, and the first reason of each that has failed trials."""
     yield from (f"left out: {name}: {reason}" for name, reason in run.info.skipped.items())
     failed: dict[str, list[str]] = {}
-    for trial in run.trials:
+    for trial in (*run.trials, *run.pattern_trials):
         if trial.status == "failed":
             failed.setdefault(trial.spec.backend, []).append(one_line(trial.reason))
     for name, reasons in failed.items():
@@ -101,14 +119,19 @@ def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
     """Return payload, readers, codec, rounds and time in one line."""
     first, last = family[0].setting, family[-1].setting
     sizes = size_words(first) if first == last else f"{_short(family[0])} to {size_words(last)}"
+    variants = f", variants {joined([*run.info.variant_versions])} in turns" if run.info.variant_versions else ""
+    return f"{first.payload} of {sizes}, {family_words(first)}{variants}; {_rounds_words(run)}"
+
+
+def _rounds_words(run: Run) -> str:
+    """Return how many rounds there are, in how much time, and how the run ended if that is unusual."""
     done, begun = run.info.rounds_done, len(_rounds_begun(run))
     whole, part = plural(done, "round", "rounds"), begun > done
     rounds = f"{whole}{' + a part' * part}" if done else "a part of a round"
     took = format_duration_ns(1e9 * _took_s(run))
-    variants = f", variants {joined([*run.info.variant_versions])} in turns" if run.info.variant_versions else ""
     is_usual = run.info.status == "complete" or (run.info.status == "out of budget" and done >= MIN_CLAIM_ROUNDS)
     ended = "" if is_usual else f"{run.info.status}, "
-    return f"{first.payload} of {sizes}, {family_words(first)}{variants}; {ended}{rounds} in {took}"
+    return f"{ended}{rounds} in {took}"
 
 
 def _budget_for(run: Run) -> str:
@@ -122,13 +145,13 @@ def _budget_for(run: Run) -> str:
 
 
 def _rounds_begun(run: Run) -> set[int]:
-    return {trial.spec.round_index for trial in run.trials}
+    return {trial.spec.round_index for trial in (*run.trials, *run.pattern_trials)}
 
 
 def _took_s(run: Run) -> float:
     """Return for how long the run measured, without the time between its end and its resumption."""
     took_s, end_s = 0.0, run.info.started_unix_s
-    for trial in sorted((*run.trials, *run.controls), key=lambda trial: trial.started_unix_s):
+    for trial in sorted(run.all_trials, key=lambda trial: trial.started_unix_s):
         fresh_s = trial.started_unix_s + trial.duration_s - end_s
         is_resumed = trial.started_unix_s - end_s > _LONGEST_PAUSE_S
         took_s += trial.duration_s if is_resumed else max(0.0, fresh_s)
@@ -238,7 +261,9 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
 
 def _is_comparison(tables: Tables) -> bool:
     """Return whether two backends were measured at the same setting."""
-    return any(sum(cell.status == "ok" for cell in result.cells) > 1 for result in tables.summary.settings)
+    groups: list[Sequence[CellSummary | PatternCell]] = [result.cells for result in tables.summary.settings]
+    groups += [list(cells) for _, cells in groupby(tables.pattern_cells, key=lambda cell: cell.setting)]
+    return any(sum(cell.status == "ok" for cell in cells) > 1 for cells in groups)
 
 
 def _next(run: Run, tables: Tables, folder: str) -> Iterator[str]:
@@ -256,3 +281,6 @@ def _next(run: Run, tables: Tables, folder: str) -> Iterator[str]:
         yield f"what differs:         {shell_command('ipcbench', 'compare', folder)}"
     elif asked := [answer.asked for answer in tables.answers if answer.asked]:
         yield f"for your traffic:     {shell_command('ipcbench', 'recommend', folder)} {asked[len(asked) // 2]}"
+    elif any(cell.rate_per_s is not None for cell in tables.pattern_cells):
+        size = tables.pattern_cells[0].setting.payload_bytes
+        yield f"for your traffic:     {shell_command('ipcbench', 'recommend', folder)} --size {size}"

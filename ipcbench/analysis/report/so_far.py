@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from math import inf
 
+from ipcbench.analysis.patterns.cells import pattern_cells
 from ipcbench.analysis.summary.figures import figure_of
 from ipcbench.analysis.summary.wording import neighbours_words, plural
 from ipcbench.render.table import Column, Table, number
@@ -22,6 +23,8 @@ def so_far(run: Run, rounds_done: int) -> Table:
     """Return backend × size: one-way latency and throughput, or what there is of a run without these; beside the fewest
     neighbours.
     """
+    if run.pattern_trials:
+        return _patterns_so_far(run, rounds_done)
     trials: dict[tuple[str, Mode, int], list[TrialResult]] = defaultdict(list)
     fewest, *more = sorted({trial.spec.neighbours for trial in run.trials}) or [0]
     for trial in run.trials:
@@ -44,4 +47,24 @@ def so_far(run: Run, rounds_done: int) -> Table:
             *(Column((_HEADS[mode] if size == sizes[0] else "", f"{size:,}")) for mode, size in columns),
         ),
         rows=tuple((name, *(number(figures.get((name, mode, size)), 1e3) for mode, size in columns)) for name in names),
+    )
+
+
+def _patterns_so_far(run: Run, rounds_done: int) -> Table:
+    """Return backend × number of peers: what a queue or fan-in carries flat out, with the smallest batch."""
+    cells = {
+        (cell.backend, cell.setting.peers): cell
+        for cell in sorted(pattern_cells(run), key=lambda cell: (cell.setting.payload_bytes, -cell.setting.batch))
+        if cell.rate_per_s is not None
+    }
+    peers = sorted({count for _, count in cells})
+    names = list(dict.fromkeys(trial.spec.backend for trial in run.pattern_trials))
+    rates = {place: cell.rate_per_s.estimate for place, cell in cells.items() if cell.rate_per_s is not None}
+    return Table(
+        title=f"so far: {plural(rounds_done, 'round', 'rounds')}, no ranks yet",
+        columns=(
+            Column(("", "backend"), "left", names_row=True),
+            *(Column((_HEADS["saturate"] if count == peers[0] else "", f"{count}")) for count in peers),
+        ),
+        rows=tuple((name, *(number(rates.get((name, count)), 1e3) for count in peers)) for name in names),
     )

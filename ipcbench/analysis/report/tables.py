@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ipcbench.analysis.findings import Finding, explain
+from ipcbench.analysis.patterns.cells import PatternCell, pattern_cells
+from ipcbench.analysis.patterns.tables import LEGEND as PATTERN_LEGEND
+from ipcbench.analysis.patterns.tables import pattern_tables
 from ipcbench.analysis.report.verdict import Answer, setting_answer
 from ipcbench.analysis.summary.cells import (
     RESOLVED_RATIO,
@@ -74,19 +77,25 @@ class Tables:
     legend: tuple[str, ...]
     """Explanations of the columns that are shown."""
     summary: Summary
+    pattern_cells: tuple[PatternCell, ...] = ()
+    """Of queues and fan-in; a run has these or settings."""
+    pattern_tables: tuple[Table, ...] = ()
 
 
 def tables(run: Run) -> Tables:
     """Return the tables of a stored run; the same run gives the same tables."""
-    summary = summarise(run)
+    summary, patterns = summarise(run), pattern_cells(run)
+    kinds = dict.fromkeys(cell.setting.pattern for cell in patterns)
     return Tables(
         header=tuple(one_line(line) for line in header(summary)),
         answers=tuple(setting_answer(run, summary, result) for result in summary.settings),
         payload_tables=tuple(_printable(_payload_table(result)) for result in summary.settings),
         matrices=tuple(map(_printable, _matrices(summary))),
         findings=explain(summary),
-        legend=_legend(summary),
+        legend=(*_legend(summary), *(line for kind in kinds for line in PATTERN_LEGEND[kind])),
         summary=summary,
+        pattern_cells=patterns,
+        pattern_tables=tuple(map(_printable, pattern_tables(patterns))),
     )
 
 

@@ -82,7 +82,7 @@ def summarise(run: Run) -> Summary:
         priors=priors,
         controls=controls(run),
         placement_ns=(min(probes), max(probes)) if probes else None,
-        problems=run.problems + _absent_sizes(run, list(cells)),
+        problems=run.problems + _absent_sizes(run),
     )
 
 
@@ -117,8 +117,8 @@ def _cell(run: Run, backend: str, trials: Sequence[TrialResult]) -> _Cell:
     return _Cell(backend, tuple(trials), sound, cell_figures(run, sound))
 
 
-def _absent_sizes(run: Run, settings: Sequence[Setting]) -> tuple[str, ...]:
-    seen = {setting.size for setting in settings}
+def _absent_sizes(run: Run) -> tuple[str, ...]:
+    seen = {trial.spec.size for trial in (*run.trials, *run.pattern_trials)}
     return tuple(
         f"size {payload['size']:,}: no trial was made; the run is {run.info.status}"
         for payload in run.info.payloads

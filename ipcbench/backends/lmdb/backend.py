@@ -34,6 +34,7 @@ from ipcbench.backend import (
 from ipcbench.backends.lmdb.database import Database, Layout, make_files
 from ipcbench.backends.lmdb.store import TURN, Store, absence, keep_for_ever
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, PeerLost, TransportError
+from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, CursorsEndpoint, ReaderCursors, WriterCursors
 from ipcbench.sync.directory import remove_directory
@@ -341,6 +342,7 @@ class LatestReader(_LmdbReader):
         return view
 
 
+@with_patterns
 class Lmdb(Backend):
     """Memory-mapped database."""
 
@@ -374,7 +376,7 @@ class Lmdb(Backend):
         return Address(self.name, channel, make_files(channel))
 
     @whole
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         self.probe()
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
         with Database.opened(address) as database:

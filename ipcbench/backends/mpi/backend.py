@@ -210,7 +210,7 @@ class _Mpi(Backend):
             undo.callback(_unlink_words, _words_path(directory), made)
         return Address(self.name, channel, location)
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         with ExitStack() as undo:
             words, mpi = self._begin(address, 0, undo)
             cursors = WriterCursors(words.words, address, adapts=False)

@@ -16,6 +16,7 @@ from ipcbench.backends.shm.mapping import Layout, Mapping
 from ipcbench.backends.shm.ring import RingReader, RingWriter
 from ipcbench.backends.shm.segment import SEGMENTS, SharedSegment
 from ipcbench.errors import BackendUnavailable, TransportError
+from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, make_doorbells
 from ipcbench.sync.directory import new_directory, remove_with_file
@@ -40,6 +41,7 @@ def _why_not(error: OSError, directory: Path, channel: ChannelSpec) -> str:
     return f"{what}; use smaller messages{shorter}, or free or enlarge /dev/shm (`docker run --shm-size`)"
 
 
+@with_patterns
 class Shm(Backend):
     """POSIX shared memory."""
 
@@ -79,7 +81,7 @@ class Shm(Backend):
         return Address(self.name, channel, location)
 
     @whole
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         kind = LatestWriter if address.channel.delivery == "latest_value" else RingWriter
         mapping = Mapping(address)
         try:

@@ -24,6 +24,7 @@ from ipcbench.backends.stream.writer import StreamWriter
 from ipcbench.errors import (
     TransportError,
 )
+from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_file, new_directory, remove_directory
 from ipcbench.sync.interrupts import whole
@@ -33,6 +34,7 @@ from ipcbench.sync.wait import Doorbell
 from ipcbench.util.files import advice_on
 
 
+@with_patterns
 class Pipe(Backend):
     """Unix stream sockets, with the standard library only."""
 
@@ -74,7 +76,7 @@ class Pipe(Backend):
         return Address(self.name, channel, location)
 
     @whole
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         return StreamWriter(address, self._places)
 
     @whole

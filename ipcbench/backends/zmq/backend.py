@@ -46,6 +46,7 @@ from ipcbench.backend import (
 )
 from ipcbench.backends.zmq.sockets import TRY_S, Places, SocketPair, absence, credit, keys_path, make_keys
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
+from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.directory import (
     SEPARATOR,
@@ -387,6 +388,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             self._pair.close()
 
 
+@with_patterns
 class ZmqIpc(Backend):
     """ZeroMQ over a Unix socket in the channel's directory."""
 
@@ -437,7 +439,7 @@ class ZmqIpc(Backend):
         return Places(messages, receipts)
 
     @whole
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         self.probe()
         return _ZmqWriter(address, self._places(address))
 

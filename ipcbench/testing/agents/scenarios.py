@@ -255,6 +255,23 @@ def read_many(slot: Slot, *, seed: int, first: int, count: int, sizes: list[int]
     return {"failure": None, "wrong": None}
 
 
+def read_all(slot: Slot, *, timeout_s: float, least: int | None = None) -> dict[str, Any]:
+    """Read until a call fails, or `least` messages have come; return (sequence, seed) of each, and how it ended."""
+    reader, ended = slot.reader, ""
+    got: list[tuple[int, int] | None] = []
+    try:
+        while least is None or len(got) < least:
+            got.append(read_header(reader.read(timeout_s)))
+    except Exception as error:
+        ended = Failure.of(error).kind
+    return {"got": got, "ended": ended}
+
+
+def drain(slot: Slot, *, timeout_s: float) -> None:
+    """Wait until all workers of a queue have finished with everything."""
+    slot.writer.drain(timeout_s)  # type: ignore[attr-defined] # of the writers of queues
+
+
 def release(slot: Slot) -> None:
     """Release the last message."""
     slot.reader.release()
@@ -369,9 +386,10 @@ def use_in_block(slot: Slot) -> str:
 
 
 _ALL: tuple[Callable[..., Any], ...] = (
-    await_descriptor, close, close_holding, commit, fill, fork, has_descriptor, hold, is_held_whole, is_readable,
-    look_until, read, read_many, read_stream, read_under_signals, read_until, release, release_closed, reserve,
-    use_in_block, use_in_child, write, write_for, write_many, write_parts, write_reusing, write_stream,
+    await_descriptor, close, close_holding, commit, drain, fill, fork, has_descriptor, hold, is_held_whole, is_readable,
+    look_until, read, read_all, read_many, read_stream, read_under_signals, read_until, release,
+    release_closed, reserve, use_in_block, use_in_child, write, write_for, write_many, write_parts, write_reusing,
+    write_stream,
 )  # fmt: skip
 SCENARIOS = {scenario.__name__: scenario for scenario in _ALL}
 """Name → scenario: all that an agent can be asked to do with an endpoint."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-from ipcbench.backend import Address, Backend
+from ipcbench.backend import Address, Backend, Writer
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing.agents.scenarios import SCENARIOS, Slot
@@ -21,6 +21,10 @@ Target = str | type[Backend]
 def resolve(target: Target) -> type[Backend]:
     """Return the backend's class."""
     return get_backend(target) if isinstance(target, str) else target
+
+
+def _open_writer(backend: Backend, address: Address, index: int) -> Writer:
+    return backend.open_writer(address, index) if index else backend.open_writer(address)  # which has no others
 
 
 class Dispatcher:
@@ -50,7 +54,7 @@ class Dispatcher:
 
     def _open(self, *, target: Target, address: Mapping[str, Any], role: Role, index: int, handle: int) -> None:
         backend, where = resolve(target)(), Address.from_dict(address)
-        endpoint = backend.open_writer(where) if role == "writer" else backend.open_reader(where, index)
+        endpoint = _open_writer(backend, where, index) if role == "writer" else backend.open_reader(where, index)
         self._slots[handle] = Slot(endpoint)
 
     def _play(self, *, scenario: str, handle: int, arguments: Mapping[str, Any]) -> Any:

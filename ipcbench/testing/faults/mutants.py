@@ -13,11 +13,13 @@ import socket
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from ipcbench.backend import Address, Message, Reader, Writer, bytes_of
 from ipcbench.errors import EndOfStream, PeerLost, TransportError, TransportTimeout
+from ipcbench.patterns.queue import QueueWriter
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing.wrapper import BackendWrapper, ReaderWrapper, WriterWrapper
 from ipcbench.util.files import temporary_folder
@@ -47,6 +49,8 @@ class FlipsAByte(ReaderWrapper):
 class _LateFault(ReaderWrapper):
     """Calls `late` at read `_LATE_READ` of an every_message channel; a message put into `pending` is read next."""
 
+    _late_read = _LATE_READ
+
     def __init__(self, inner: Reader, address: Address, index: int) -> None:
         super().__init__(inner, address, index)
         self.pending: bytes | None = None
@@ -58,7 +62,7 @@ class _LateFault(ReaderWrapper):
             return view
         view = self.inner.read(timeout_s)
         self._read_count += 1
-        is_late = self.address.channel.delivery == "every_message" and self._read_count == _LATE_READ
+        is_late = self.address.channel.delivery == "every_message" and self._read_count == self._late_read
         return self.late(view, timeout_s) if is_late else view
 
     def late(self, view: memoryview, timeout_s: float | None) -> memoryview:
@@ -268,7 +272,7 @@ class _AdmitsAWriter(BackendWrapper):
     writer_class = _NotesThatItIsOpen
     after_the_end: bool
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         try:
             return super().open_writer(address)
         except TransportError:
@@ -303,7 +307,7 @@ class Truncates(WriterWrapper):
 class NeedsTheWriterFirst(BackendWrapper):
     """C17: a reader that opens before the writer is refused."""
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         writer = super().open_writer(address)
         _file(address, "writer").touch()
         return writer
@@ -338,6 +342,55 @@ class RaisesRawErrors(BackendWrapper):
         if not 0 <= index < address.channel.readers:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return super().open_reader(address, index)
+
+
+class HoldsMore(BackendWrapper):
+    """C21: workers of a queue may hold four times as much as was asked for."""
+
+    def create(self, channel: ChannelSpec) -> Address:
+        more = 4 * channel.depth if channel.pattern == "queue" and channel.readers == 2 else channel.depth
+        return super().create(replace(channel, depth=more))
+
+
+class SwapsTwoOfAWriter(_LateFault):
+    """C28: in a fan-in, two messages of one writer change places."""
+
+    _late_at = 10
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        self._late_read = self._late_at if self.address.channel.pattern == "fan_in" else -1
+        return super().read(timeout_s)
+
+    def late(self, view: memoryview, timeout_s: float | None) -> memoryview:
+        first = bytes(view)
+        second = bytes(self.inner.read(timeout_s))
+        if first[8:16] != second[8:16]:  # of two writers: the next two, perhaps
+            self.pending, self._late_at = second, self._late_at + 1
+            return memoryview(first)
+        self.pending = first
+        return memoryview(second)
+
+
+class GivesOneToTwo(_LateFault):
+    """C29: a worker of a queue gets a message twice."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        is_queue = self.address.channel.pattern == "queue" and self.address.channel.readers == 1
+        self._late_read = 10 if is_queue else -1
+        return super().read(timeout_s)
+
+    def late(self, view: memoryview, timeout_s: float | None) -> memoryview:
+        self.pending = bytes(view)
+        return view
+
+
+class KeepsWhatIsLeft(WriterWrapper):
+    """C30: what a worker that has left had is given to nobody."""
+
+    def __init__(self, inner: Writer, address: Address) -> None:
+        super().__init__(inner, address)
+        if isinstance(inner, QueueWriter):
+            inner._give_returned = lambda deadline: inner._returned.clear()  # type: ignore[method-assign]
 
 
 class HoldsNoLargeOne(WriterWrapper):
@@ -418,11 +471,15 @@ FAULTS: dict[str, type[ReaderWrapper] | type[WriterWrapper] | type[BackendWrappe
     "C18": CannotBePickled,
     "C19": RaisesRawErrors,
     "C20": TakesAnEmptyPlace,
+    "C21": HoldsMore,
     "C22": HoldsNoLargeOne,
     "C23": CommitsAll,
     "C24": SendsPartsApart,
     "C25": ReleasesTooMuch,
     "C26": WritesTheFirstFew,
     "C27": WaitsOnNothing,
+    "C28": SwapsTwoOfAWriter,
+    "C29": GivesOneToTwo,
+    "C30": KeepsWhatIsLeft,
 }
 """Law → the wrapper that breaks it."""

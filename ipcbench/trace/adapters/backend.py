@@ -135,7 +135,7 @@ class TracedBackend(Backend):
         self.require(channel)
         return self._inner.create(replace(channel, max_message_bytes=channel.max_message_bytes + CONTEXT_BYTES))
 
-    def open_writer(self, address: Address) -> Writer:
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
         return TracedWriter(self._inner.open_writer(address), self._traffic(address))
 
     def open_reader(self, address: Address, index: int) -> Reader:

@@ -1,0 +1,1 @@
+"""Queues and fan-in: the figures of their trials, and their tables."""

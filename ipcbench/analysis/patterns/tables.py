@@ -1,0 +1,260 @@
+"""The tables of queues and fan-in: rates, shares and times by number of peers, and what a killed worker cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from ipcbench.analysis.patterns.cells import NOT_REACHED, LoadFigures, PatternCell, PatternSetting
+from ipcbench.analysis.summary.figures import scaled
+from ipcbench.analysis.summary.notes import one_line
+from ipcbench.analysis.summary.wording import (
+    interval_words,
+    joined,
+    neighbours_words,
+    plural,
+    rank_text,
+    ratio_words,
+    size_text,
+    too_few_words,
+)
+from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
+from ipcbench.spec import Pattern
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval, ratio, rounds_in_common
+from ipcbench.util.units import format_significant
+
+NOT_HELD = "not held"
+_PEERS: dict[Pattern, tuple[str, str]] = {"queue": ("worker", "workers"), "fan_in": ("writer", "writers")}
+_UNITS: dict[Pattern, str] = {"queue": "k tasks/s", "fan_in": "k msg/s"}
+NAMES: dict[Pattern, str] = {"queue": "queue", "fan_in": "fan-in"}
+
+LEGEND: dict[Pattern, tuple[str, ...]] = {
+    "queue": (
+        "k tasks/s: tasks that all workers together begin while the writer writes flat out, with its 95 % interval; "
+        "ranks are by it, within equal workers and batches.",
+        "busiest: the share of the tasks that the busiest worker got; even shares would be 1 / workers.",
+        "wait: from the intended send of a task to the begin of its work, p50 / p99, at a share of the backend's own "
+        "k tasks/s; n/a: fewer than 1,000 tasks in a round. not held: in half of the rounds or more a backlog was "
+        "left, and the wait would grow with the window.",
+    ),
+    "fan_in": (
+        "k msg/s: messages of all writers together that the reader gets while all write flat out, with its 95 % "
+        "interval; ranks are by it, within equal writers and batches.",
+        "fair: Jain's index of the writers' rates: 1 if all get the same, 1 / writers if one gets everything.",
+        "time: from the intended send of a message to its receipt, p50 of all / p99 of the slowest writer, at a share "
+        "of the backend's own k msg/s; n/a: a writer sent fewer than 1,000 messages in a round. not held: in half of "
+        "the rounds or more a backlog was left, and the time would grow with the window.",
+    ),
+}
+
+
+def peers_words(setting: PatternSetting) -> str:
+    """Return how many peers a setting has, and its batch if there is one: `16 workers, batch 256`."""
+    batch = f", batch {setting.batch:,}" if setting.batch > 1 else ""
+    return plural(setting.peers, *_PEERS[setting.pattern]) + batch
+
+
+def pattern_tables(cells: Sequence[PatternCell]) -> tuple[Table, ...]:
+    """Return the tables: of each payload one with all numbers of peers, one about batches if there are several, and of
+    a queue one about killed workers.
+    """
+    found: list[Table] = []
+    for family, some in groupby(cells, key=lambda cell: cell.setting.family()):
+        rows = list(some)
+        found.append(_table(family, rows))
+        batched = [cell for cell in rows if cell.rate_per_s is not None]
+        if len({cell.setting.batch for cell in batched}) > 1:
+            found.append(_batch_table(family, batched))
+        if any(cell.recovery is not None or cell.recovery_reason for cell in rows):
+            found.append(_recovery_table(family, rows))
+    return tuple(found)
+
+
+def _title(family: PatternSetting) -> str:
+    beside = f", {neighbours_words(family.neighbours)}" if family.neighbours else ""
+    wait = f", wait {family.wait}" if family.wait != "auto" else ""
+    size = size_text(family.payload, family.size)
+    encoded = "" if family.size == family.payload_bytes else f" ({family.payload_bytes:,} B encoded)"
+    name = NAMES[family.pattern].capitalize()
+    return f"{name}: {family.payload} of {size}{encoded}, {family.codec}{wait}{beside}"
+
+
+def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
+    is_queue = family.pattern == "queue"
+    several = len({cell.setting.batch for cell in cells}) > 1
+    loads = _loads(cells)
+    ranks = {cell.setting: [each.rank for each in cells if each.setting == cell.setting] for cell in cells}
+    settings = {cell.setting for cell in cells}
+    left_out = Counter(cell.backend for cell in cells if cell.status == "skipped")
+    nowhere = {cell.backend: cell for cell in cells if left_out[cell.backend] == len(settings)}
+    cells = [cell for cell in cells if cell.backend not in nowhere]
+    lines = [*((f"{cell.setting.peers}", cell) for cell in cells), *(("any", cell) for cell in nowhere.values())]
+    letters = footnote_letters(text for _, cell in lines for text in _remarks(cell))
+    return Table(
+        title=_title(family),
+        remarks=tuple(verdicts(cells)),
+        columns=(
+            Column(("", _PEERS[family.pattern][1])),
+            *([Column(("", "batch"))] if several else []),
+            Column(("", "rank")),
+            Column(("", "backend"), "left", names_row=True),
+            Column((_UNITS[family.pattern], "[95 %]")),
+            Column(("busiest", "worker")) if is_queue else Column(("", "fair")),
+            *_heads(family, loads),
+            Column(("", "notes"), "left"),
+        ),
+        rows=tuple(
+            (
+                peers,
+                *([f"{cell.setting.batch:,}" if peers != "any" else peers] if several else []),
+                rank_text(cell.rank, ranks[cell.setting]),
+                cell.backend,
+                _status(cell) if cell.rate_per_s is None else rate_words(cell),
+                _share(cell.largest_share_ratio) if is_queue else number(cell.jain_ratio),
+                *(_times(cell, load) for load in loads),
+                _marks(cell, letters),
+            )
+            for peers, cell in lines
+        ),
+        best_rows=frozenset(index for index, (_, cell) in enumerate(lines) if cell.rank == 1),
+        footnotes=tuple((letter, text) for text, letter in letters.items()),
+    )
+
+
+def _loads(cells: Sequence[PatternCell]) -> list[float]:
+    return sorted({load.load_ratio for cell in cells for load in cell.loads})
+
+
+def _heads(family: PatternSetting, loads: Sequence[float]) -> Iterator[Column]:
+    head = "wait p50 / p99" if family.pattern == "queue" else "p50 / slowest p99"
+    yield from (Column((head, f"µs at {100 * load:g} %")) for load in loads)
+
+
+def rate_words(cell: PatternCell) -> str:
+    """Return the rate in thousands per second, with its interval if there are rounds enough."""
+    assert cell.rate_per_s is not None  # noqa: S101 - the caller has checked
+    if cell.rounds_count < MIN_CLAIM_ROUNDS:
+        return format_significant(cell.rate_per_s.estimate / 1e3, UNSURE_DIGITS)
+    return interval_words(scaled(cell.rate_per_s, 1e-3))
+
+
+def _status(cell: PatternCell) -> str:
+    """Return what stands in the place of figures."""
+    is_able = cell.status == "failed" or cell.reason.startswith(NOT_REACHED)
+    return cell.status if is_able else "cannot"
+
+
+def _share(ratio: float | None) -> str:
+    return NOT_MEASURED if ratio is None else f"{100 * ratio:.0f} %"
+
+
+def _times(cell: PatternCell, ratio: float) -> str:
+    load = next((load for load in cell.loads if load.load_ratio == ratio), None)
+    if load is None or load.wait_p50_ns is None:
+        return NOT_MEASURED
+    if not load.is_held:
+        return NOT_HELD
+    tail = load.wait_p99_ns if cell.setting.pattern == "queue" else load.slowest_p99_ns
+    return f"{_time(load, load.wait_p50_ns)} / {'n/a' if tail is None else _time(load, tail)}"
+
+
+def _time(load: LoadFigures, time: Interval) -> str:
+    digits = time.digits if load.rounds_count >= MIN_CLAIM_ROUNDS else UNSURE_DIGITS
+    return number(time.estimate, 1e3, digits=min(digits, UNSURE_DIGITS))
+
+
+def _remarks(cell: PatternCell) -> tuple[str, ...]:
+    """Return the remarks on a cell: why it has no figures, or the notes on its figures."""
+    return tuple(map(one_line, cell.notes if cell.status == "ok" else (cell.reason,)))
+
+
+def _marks(cell: PatternCell, letters: dict[str, str]) -> str:
+    return " ".join(letters[text] for text in _remarks(cell))
+
+
+def verdicts(cells: Sequence[PatternCell]) -> Iterator[str]:
+    """Yield for each number of peers and batch which backend carries most, as far as the rounds can tell."""
+    if all(cell.rank is None for cell in cells):
+        yield f"{verdict(cells)}."
+        return
+    for setting, some in groupby(cells, key=lambda cell: cell.setting):
+        yield f"{peers_words(setting)}: {verdict(list(some))}."
+
+
+def unit_of(setting: PatternSetting) -> str:
+    """Return the unit of a rate in thousands: `k tasks/s`, `k msg/s`."""
+    return _UNITS[setting.pattern]
+
+
+def verdict(cells: Sequence[PatternCell]) -> str:
+    """Return which backend of one setting carries most; without the setting and without a full stop."""
+    measured = [cell for cell in cells if cell.rate_per_s is not None]
+    if not measured:
+        return "nothing was measured"
+    unit = _UNITS[measured[0].setting.pattern]
+    ranked = [cell for cell in measured if cell.rank is not None]
+    if not ranked:
+        rounds = max(cell.rounds_count for cell in measured)
+        few = too_few_words(rounds) if rounds < MIN_CLAIM_ROUNDS else "there is nothing to compare it with"
+        return f"{measured[0].backend} {rate_words(measured[0])} {unit}, but {few}" if len(measured) == 1 else few
+    first = [cell for cell in ranked if cell.rank == 1]
+    figures = joined([f"{cell.backend} {rate_words(cell)}" for cell in first])
+    text = f"{figures} {unit}" + (", no clear difference" if len(first) > 1 else " is ahead")
+    following = next((cell for cell in ranked if cell.rank != 1), None)
+    if following is not None and following.ratio is not None:
+        text += f"; next {following.backend}, {ratio_words(following.ratio, following.compared_rounds_count)}"
+        text += " times as slow"
+    return text
+
+
+def _batch_table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
+    """Return what batches bring and cost, beside the smallest that the same backend was measured with."""
+    least: dict[tuple[int, str], PatternCell] = {}
+    rows = []
+    loads = _loads(cells)[:1]
+    for cell in sorted(cells, key=lambda cell: (cell.setting.peers, cell.backend, cell.setting.batch)):
+        base = least.setdefault((cell.setting.peers, cell.backend), cell)
+        words = "1" if cell is base else NOT_MEASURED
+        if cell is not base and cell.time is not None and base.time is not None:
+            words = ratio_words(ratio(base.time, cell.time), rounds_in_common(base.time, cell.time))
+        names = (f"{cell.setting.peers}", cell.backend, f"{cell.setting.batch:,}")
+        rows.append((*names, words, *(_times(cell, load) for load in loads)))
+    return Table(
+        title=f"{_title(family)}: what batches bring and cost",
+        columns=(
+            Column(("", _PEERS[family.pattern][1])),
+            Column(("", "backend"), "left", names_row=True),
+            Column(("", "batch")),
+            Column(("times", "as fast")),
+            *_heads(family, loads),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _recovery_table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
+    """Return what became of the tasks after the first worker of a queue was killed at work."""
+    rows, letters = [], footnote_letters(one_line(cell.recovery_reason) for cell in cells if cell.recovery_reason)
+    for cell in cells:
+        found = cell.recovery
+        if found is None and not cell.recovery_reason:
+            continue
+        counts: list[int | None] = [None] * 5
+        if found is not None:
+            counts = [found.kills_count, found.sent_count, found.lost_count]
+            counts += [found.redelivered_count, found.repeated_count]
+        texts = (NOT_MEASURED if count is None else f"{count:,}" for count in counts)
+        mark = f"failed: {letters[one_line(cell.recovery_reason)]}" if cell.recovery_reason else ""
+        rows.append((cell.backend, f"{cell.setting.peers}", *texts, mark))
+    return Table(
+        title=f"{_title(family)}: the first worker is killed while it works on a task",
+        columns=(
+            Column(("", "backend"), "left", names_row=True),
+            *(Column(head) for head in (("", "workers"), ("", "kills"), ("tasks", "sent"), ("tasks", "lost"))),
+            *(Column(head) for head in (("given to", "others"), ("begun", "twice"))),
+            Column(("", "notes"), "left"),
+        ),
+        rows=tuple(rows),
+        footnotes=tuple((letter, text) for text, letter in letters.items()),
+    )

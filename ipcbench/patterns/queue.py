@@ -1,0 +1,372 @@
+"""A queue: the writer gives each message to the worker that has the fewest, as far as workers have room.
+
+Each message has a number for the worker that gets it, counted from 0. A worker says the number up to which it has
+finished; it may hold `depth` messages that it has not. The writer keeps a copy of each of them: those of a worker that
+leaves or dies are given to others. So a message is worked on at least once, and more often only if a worker dies that
+has not said that it is finished.
+
+A signal handler may raise between any two steps of the writer. What it may have sent is then sent again, under the same
+number, and a worker passes by what it has had.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from itertools import count
+from struct import Struct
+
+from ipcbench.backend import Message, Reader, Writer, bytes_of, joined, require_some
+from ipcbench.errors import (
+    EndOfStream,
+    EndpointClosed,
+    MessageTooLarge,
+    PeerLost,
+    TransportError,
+    TransportTimeout,
+)
+from ipcbench.patterns.fan_in import LOOK_NS
+from ipcbench.patterns.parts import NUMBER_BYTES
+from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
+
+_NUMBER = Struct("<Q")
+_SAY_S = 0.1
+"""How long a worker waits at once for the writer to be there."""
+
+
+class _Worker:
+    """What the writer knows of a worker.
+
+    Attributes:
+        held: the messages that it has and has not finished, by number, each with its id in the queue.
+        next_number: of the next message for it.
+        is_unsure: whether the last of them may not have been sent.
+        has_come: whether it has said something.
+    """
+
+    __slots__ = ("_said", "finished", "has_come", "held", "index", "is_unsure", "next_number", "tasks")
+
+    def __init__(self, index: int, tasks: Writer, finished: Reader) -> None:
+        self.index = index
+        self.tasks = tasks
+        self.finished = finished
+        self.held: dict[int, tuple[int, bytes]] = {}
+        self.next_number = 0
+        self.is_unsure = self.has_come = False
+        self._said: memoryview | None = None
+
+    def learn(self) -> None:
+        """Read what it has said since the last time.
+
+        Raises:
+            EndOfStream, PeerLost: it has left, or died.
+        """
+        while True:
+            once = map(self.finished.read, (0.0,))
+            try:
+                for self._said in once:  # kept whatever signals come, see fan_in.py
+                    pass
+            except TransportTimeout:
+                if self._said is None:
+                    return
+            if self._said is not None:
+                (done_count,) = _NUMBER.unpack(self._said)
+                for number in [number for number in self.held if number < done_count]:
+                    self.held.pop(number, None)
+                self._said, self.has_come = None, True
+
+    def give(self, task_id: int, message: bytes) -> bool:
+        """Send it a message if there is room; return whether it was sent.
+
+        Raises:
+            PeerLost, TransportError: as `Writer.write`.
+        """
+        if self.is_unsure and not self._send(self.next_number - 1):
+            return False
+        number = self.next_number
+        self.held[number] = (task_id, message)
+        self.is_unsure, self.next_number = True, number + 1
+        if self._send(number):
+            return True
+        self.held.pop(number, None)
+        self.next_number, self.is_unsure = number, False
+        return False
+
+    def _send(self, number: int) -> bool:
+        if number in self.held:  # else it has finished with that, and so has got it
+            try:
+                self.tasks.write_parts((_NUMBER.pack(number), self.held[number][1]), 0.0)
+            except TransportTimeout:
+                return False
+        self.is_unsure = False
+        return True
+
+
+class QueueWriter(Writer):
+    """The writer of a queue.
+
+    Attributes:
+        redelivered_count: messages that were given to another worker, since the first one left or died.
+    """
+
+    def __init__(self, channel: ChannelSpec, workers: Iterable[tuple[Writer, Reader]]) -> None:
+        self._channel = channel
+        self._limit_bytes = channel.max_message_bytes
+        self._workers = {index: _Worker(index, *ends) for index, ends in enumerate(workers)}
+        self._ends = [end for worker in self._workers.values() for end in (worker.tasks, worker.finished)]
+        self._poller = select.poll()
+        self._worker_of: dict[int, _Worker] = {}
+        for worker in self._workers.values():
+            descriptor = worker.finished.fileno()
+            if descriptor is not None:
+                self._worker_of[descriptor] = worker
+                self._poller.register(descriptor, select.POLLIN)
+        self._returned: dict[int, bytes] = {}
+        self._ids = count()
+        self._look_ns = 0
+        self._closed = False
+        self.redelivered_count = 0
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return "block"
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        self._require_open()
+        self._listen(0)
+        self._put(message, deadline_ns(timeout_s))
+
+    def write_many(self, messages: Sequence[Message], timeout_s: float | None = None) -> int:
+        self._require_open()
+        self._listen(0)  # once for all: to listen costs more than to write
+        for done, message in enumerate(messages):
+            try:
+                self._put(message, deadline_ns(timeout_s))
+            except TransportTimeout:
+                if done:
+                    return done
+                raise
+        return len(messages)
+
+    def _put(self, message: Message, deadline: int | None) -> None:
+        copy = bytes(bytes_of(message))
+        if len(copy) > self._limit_bytes:
+            raise MessageTooLarge(len(copy), self._limit_bytes)
+        self._give_returned(deadline)
+        self._give(next(self._ids), copy, deadline)
+
+    def write_parts(self, parts: Iterable[Message], timeout_s: float | None = None) -> None:
+        self.write(joined(parts), timeout_s)
+
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until the workers have finished with everything, whoever of them dies meanwhile.
+
+        Raises:
+            TransportTimeout: they have not within `timeout_s`.
+            PeerLost: there is no worker left, and something is not finished.
+        """
+        self._require_open()
+        deadline = deadline_ns(timeout_s)
+        self._listen(0)
+        while self._returned or any(worker.held for worker in self._workers.values()):
+            self._give_returned(deadline)
+            for worker in list(self._workers.values()):
+                if worker.is_unsure:
+                    self._try(worker, None, b"")
+            self._wait(deadline, "it is not finished")
+
+    def _give_returned(self, deadline: int | None) -> None:
+        """Give away what workers that are gone had."""
+        while self._returned:
+            task_id, message = next(iter(self._returned.items()))
+            if not any(task_id == each for worker in self._workers.values() for each, _ in worker.held.values()):
+                self._give(task_id, message, deadline)
+                self.redelivered_count += 1
+            self._returned.pop(task_id, None)
+
+    def _give(self, task_id: int, message: bytes, deadline: int | None) -> None:
+        """Give a message to the worker with the fewest that has room, once one has.
+
+        Raises:
+            TransportTimeout: none has by `deadline`.
+        """
+        while not any(self._try(worker, task_id, message) for worker in self._with_room()):
+            self._wait(deadline, "all workers have as many messages as they may, or none is there")
+
+    def _with_room(self) -> Iterator[_Worker]:
+        depth = self._channel.depth
+        able = [worker for worker in self._workers.values() if worker.has_come and len(worker.held) < depth]
+        return iter(sorted(able, key=lambda worker: len(worker.held)))
+
+    def _try(self, worker: _Worker, task_id: int | None, message: bytes) -> bool:
+        """Give it the message, or without an id what it may not have got; return whether it has."""
+        try:
+            return worker.give(task_id, message) if task_id is not None else worker._send(worker.next_number - 1)
+        except PeerLost:
+            with suppress(EndOfStream, PeerLost):
+                worker.learn()  # what it had finished before
+            self._lose(worker)
+            return False
+
+    def _wait(self, deadline: int | None, why: str) -> None:
+        """Wait until a worker says something.
+
+        Raises:
+            TransportTimeout: none has by `deadline`.
+        """
+        if not self._workers:
+            raise PeerLost(f"all workers of channel {self._channel.name!r} have left or died")
+        if not self._listen(deadline) and deadline is not None and now_ns() >= deadline:
+            raise TransportTimeout(f"channel {self._channel.name!r}: {why}")
+
+    def _listen(self, deadline: int | None) -> bool:
+        """Hear what workers say, and now and then look at all of them; return whether any may have said something."""
+        now = now_ns()
+        if now >= self._look_ns:
+            self._look_ns = now + LOOK_NS
+            heard = list(self._workers.values())
+        else:
+            until = self._look_ns if deadline is None else min(self._look_ns, deadline)
+            ready = self._poller.poll(max(0, -(-(until - now) // 1_000_000)))
+            heard = [self._worker_of[descriptor] for descriptor, _ in ready if descriptor in self._worker_of]
+        for worker in heard:
+            try:
+                worker.learn()
+            except (EndOfStream, PeerLost):
+                self._lose(worker)
+        return bool(heard)
+
+    def _lose(self, worker: _Worker) -> None:
+        """Take back what a worker has not finished; to do so twice does nothing more."""
+        for task_id, message in worker.held.values():
+            self._returned[task_id] = message
+        self._workers.pop(worker.index, None)
+        for descriptor, each in list(self._worker_of.items()):
+            if each is worker:
+                del self._worker_of[descriptor]
+                self._poller.unregister(descriptor)
+        with ExitStack() as closing:
+            closing.callback(worker.finished.close)
+            closing.callback(worker.tasks.close)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EndpointClosed(f"the writer of channel {self._channel.name!r} is closed")
+
+    def close(self) -> None:
+        self._closed = True
+        with ExitStack() as closing:
+            for end in self._ends:
+                closing.callback(end.close)
+
+
+class QueueReader(Reader):
+    """A worker. It says that it has finished with a message at the next `read`, at `release` and at `close`."""
+
+    def __init__(self, tasks: Reader, finished: Writer) -> None:
+        self._tasks = tasks
+        self._finished = finished
+        self._has_one = self._is_closed = False
+        self._next_number = 0
+        self._finished_count, self._said_count = 0, -1
+        self._views: Sequence[memoryview] = ()
+        with suppress(TransportTimeout):  # if the writer is there; else at the first `read`
+            self._say(0.0)
+
+    @property
+    def waits(self) -> WaitStrategy | None:
+        waits = self._tasks.waits
+        return waits if isinstance(waits, str) else None
+
+    def _say(self, timeout_s: float) -> None:
+        """Say how many it has finished, if it has not said so.
+
+        Raises:
+            TransportTimeout: the writer is not there yet.
+        """
+        if self._said_count != self._finished_count:
+            self._finished.write(_NUMBER.pack(self._finished_count), timeout_s)
+            self._said_count = self._finished_count
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        self._fetch(1, timeout_s)
+        task = self._views[0]
+        (number,) = _NUMBER.unpack_from(task)
+        self._next_number, self._has_one, self._views = number + 1, True, self._views[1:]
+        return task[NUMBER_BYTES:]
+
+    def read_many(self, most: int, timeout_s: float | None = None) -> list[memoryview]:
+        require_some(most)
+        self._fetch(most, timeout_s)
+        tasks, next_number = [], self._next_number
+        for task in self._views[:most]:
+            (number,) = _NUMBER.unpack_from(task)
+            if number >= next_number:
+                tasks.append(task[NUMBER_BYTES:])
+                next_number = number + 1
+        self._next_number, self._has_one, self._views = next_number, True, self._views[most:]
+        return tasks
+
+    def _fetch(self, most: int, timeout_s: float | None) -> None:
+        """Read messages, unless some are left of a call that was interrupted, until the first is one that has not come
+        before.
+        """
+        if self._is_closed:
+            raise EndpointClosed("this worker is closed")
+        if not self._views:
+            self.release()
+        deadline = deadline_ns(timeout_s)
+        while not self._views or _NUMBER.unpack_from(self._views[0])[0] < self._next_number:
+            if self._views:
+                self._views = self._views[1:]
+            else:
+                self._await(most, deadline)
+
+    def _await(self, most: int, deadline: int | None) -> None:
+        """Read the next messages; the writer gives none to a worker of which it has not heard."""
+        while self._said_count < 0:
+            left_s = remaining_s(deadline)
+            try:
+                self._say(_SAY_S if left_s is None else min(_SAY_S, left_s))
+            except TransportTimeout:
+                if left_s is not None and left_s <= _SAY_S:
+                    raise
+        while not self._views:
+            left_s = remaining_s(deadline)
+            # what could not be said, the writer may be waiting for: its channel may be full of what was said twice
+            is_brief = self._said_count != self._finished_count and (left_s is None or left_s > _SAY_S)
+            wait = (_SAY_S if is_brief else left_s,)
+            once = zip(map(self._tasks.read, wait)) if most == 1 else map(self._tasks.read_many, (most,), wait)
+            try:
+                for self._views in once:
+                    pass
+            except TransportTimeout:
+                if not is_brief:
+                    raise
+                self.release()
+
+    def release(self) -> None:
+        if self._is_closed or self._views:
+            return
+        if self._has_one:
+            self._tasks.release()
+            self._finished_count, self._has_one = self._next_number, False
+        if self._said_count >= 0:
+            with suppress(TransportTimeout):  # then next time
+                self._say(0.0)
+
+    def fileno(self) -> int | None:
+        with suppress(TransportTimeout):
+            self._say(0.0)
+        return self._tasks.fileno()
+
+    def close(self) -> None:
+        with ExitStack() as closing:
+            closing.callback(self._tasks.close)
+            closing.callback(self._finished.close)
+            if not self._is_closed:
+                with suppress(TransportError):  # the writer is gone: there is nobody to tell
+                    self.release()
+            self._is_closed = True

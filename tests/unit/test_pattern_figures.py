@@ -1,0 +1,375 @@
+"""Queues and fan-in without processes: fairness, shares, schedules, waits, counts by number, ranks and answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ipcbench.analysis.compare.compare import compare_runs
+from ipcbench.analysis.exporters.common import select
+from ipcbench.analysis.patterns.cells import pattern_cells
+from ipcbench.analysis.recommend.needs import registered_offers
+from ipcbench.analysis.recommend.patterns import PatternQuestion, recommend_pattern
+from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_text
+from ipcbench.analysis.report.screen import screen
+from ipcbench.analysis.report.so_far import so_far
+from ipcbench.analysis.report.tables import tables
+from ipcbench.errors import ConfigError, StoreError
+from ipcbench.harness.loops import write_batches, write_batches_paced
+from ipcbench.harness.patterns.digest import Delivered, Receipts, Step, is_held, slowest_p99_ns
+from ipcbench.harness.patterns.parts import Offered, began_numbers, make_began_file
+from ipcbench.results.model import TrialResult
+from ipcbench.spec import SweepSpec
+from ipcbench.stats.fairness import jain_index, largest_share
+from ipcbench.sweeps.load import load_sweep
+from ipcbench.util.clock import now_ns
+from ipcbench.workload.message import INTENDED, SEQUENCE, Outgoing, unpack_word
+from tests.unit.pattern_runs import make_pattern_run, pattern_sweep
+
+
+@pytest.mark.parametrize(
+    ("counts", "jain", "share"),
+    [
+        ((5, 5, 5, 5), 1.0, 0.25),
+        ((8, 0, 0, 0), 0.25, 1.0),
+        ((1, 3), 16 / 20, 0.75),
+        ((7,), 1.0, 1.0),
+        ((0, 0), None, None),
+    ],
+)
+def test_fairness_and_shares(counts: tuple[int, ...], jain: float | None, share: float | None) -> None:
+    assert jain_index(counts) == pytest.approx(jain)
+    assert largest_share(counts) == pytest.approx(share)
+
+
+class Recorded:
+    """Stands in for a transport: keeps (number, intended time, clock) of each message."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[int, int, int]] = []
+        self.batches: list[int] = []
+
+    def __call__(self, buffers: list[bytearray]) -> None:
+        self.batches.append(len(buffers))
+        for buffer in buffers:
+            self.sent.append((*(unpack_word(buffer, 8 * word)[0] for word in (SEQUENCE, INTENDED)), now_ns()))
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_each_message_counts_from_when_it_is_due_and_its_batch_goes_with_the_last(batch: int) -> None:
+    write, interval = Recorded(), 200_000.0
+    messages = [Outgoing(bytes(8)) for _ in range(2 * batch)]
+    start = now_ns()
+    assert write_batches_paced(write, messages, batch, 5, 3, start, interval, 6) == 6 * batch
+    assert write.batches == [batch] * 6
+    assert [number for number, _, _ in write.sent] == [5 + 3 * index for index in range(6 * batch)]
+    assert [due for _, due, _ in write.sent] == [start + int(index * interval) for index in range(6 * batch)]
+    for index, (_, _, sent) in enumerate(write.sent):
+        assert sent >= start + int((index // batch * batch + batch - 1) * interval)
+
+
+def test_a_late_writer_does_not_move_the_schedule() -> None:
+    """Coordinated omission: all were due in the past, and their times count from then."""
+    write = Recorded()
+    begin = now_ns() - 10**9
+    write_batches_paced(write, [Outgoing(b"")], 1, 0, 1, begin, 1_000_000.0, 3)
+    assert [due for _, due, _ in write.sent] == [begin, begin + 1_000_000, begin + 2_000_000]
+
+
+def test_flat_out_writes_until_its_time_is_over_and_counts_all() -> None:
+    write = Recorded()
+    count = write_batches(write, [Outgoing(b""), Outgoing(b"")], 2, 1, 2, now_ns() + 2_000_000)
+    assert count == len(write.sent) > 0
+    assert [number for number, _, _ in write.sent] == [1 + 2 * index for index in range(count)]
+
+
+def receipts(*workers: list[tuple[int, int, int]]) -> Receipts:
+    names = ("number", "intended_ns", "received_ns")
+    columns = [np.array(each, dtype=np.int64).reshape(-1, 3).T for each in workers]
+    return Receipts.of([{name: row.tobytes() for name, row in zip(names, each, strict=True)} for each in columns])
+
+
+def test_a_window_of_a_queue_has_its_rate_shares_and_waits() -> None:
+    first = [(number, 1000 * number, 1000 * number + 50) for number in range(6)]
+    second = [(number, 1000 * number, 1000 * number + 150) for number in range(6, 8)]
+    taken = receipts(first, second)
+    flat = taken.window(Step(None, (Offered(2, 6, 2000, 7000),), 5000.0), 1, by_writer=False)
+    assert flat.peer_counts == (4, 1)  # 2 to 5, and 6; 7 came after the last write
+    assert flat.rate_per_s == pytest.approx(5 / 5e-6)
+    assert (flat.wait, flat.offered_per_s, flat.is_held) == (None, None, True)
+    paced = taken.window(Step(0.5, (Offered(2, 6, 2000, 7000),), 5000.0, 1e6), 1, by_writer=False)
+    assert paced.wait is not None
+    assert (paced.wait.count, paced.wait.p50_ns, paced.wait.max_ns) == (6, 50.0, 150.0)
+    assert paced.slowest_p99_ns is None
+
+
+def test_a_window_of_a_fan_in_counts_while_all_writers_write() -> None:
+    """Writer 0 has even numbers, writer 1 odd ones; the second begins later and ends earlier."""
+    taken = receipts([(number, 100 * number, 100 * number + 7) for number in range(20)])
+    step = Step(None, (Offered(0, 10, 0, 1900), Offered(5, 5, 500, 1500)), 1900.0)
+    found = taken.window(step, 1, by_writer=True)
+    assert found.peer_counts == (5, 5)
+    assert found.rate_per_s == pytest.approx(10 / 1e-6)
+
+
+def test_the_slowest_writer_is_unknown_if_one_sent_too_little() -> None:
+    times = np.concatenate([np.full(1000, 10), np.full(1000, 30)])
+    writer = np.repeat([0, 1], 1000)
+    assert slowest_p99_ns(times, writer, 2) == 30.0
+    assert slowest_p99_ns(times[:-1], writer[:-1], 2) is None
+    assert slowest_p99_ns(times, writer, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("times", "held"),
+    [
+        ([10] * 100, True),
+        ([10] * 50 + [9000] * 25 + [10] * 25, True),  # a stall that was caught up
+        (list(range(0, 100_000, 1000)), False),  # a backlog that grows
+        ([10] * 80 + [9000] * 20, True),  # a late stall: before it, there was none
+        ([10] * 70 + [9000] * 30, False),
+        ([], True),
+    ],
+)
+def test_a_rate_is_held_unless_a_backlog_is_left(times: list[int], held: bool) -> None:
+    column = np.array(times, dtype=np.int64)
+    assert is_held(column, 100_000.0, 0.0, 1.0) is held
+    assert is_held(column, 100_000.0, 1e6, 1.0), "less than a batch is no backlog"
+    assert not is_held(column, 100_000.0, 1e6, 0.89), "a backlog that began in the last quarter"
+
+
+def test_messages_are_counted_by_their_numbers() -> None:
+    sound = Delivered.of(receipts([(0, 0, 0), (2, 0, 0)], [(1, 0, 0), (3, 0, 0)]), [4])
+    assert sound.fault(0) == ""
+    assert "1 torn" in sound.fault(1)
+    wrong = Delivered.of(receipts([(2, 0, 0), (0, 0, 0)], [(2, 0, 0), (9, 0, 0)]), [4])
+    assert (wrong.lost_count, wrong.repeated_count, wrong.unknown_count, wrong.reordered_count) == (2, 1, 1, 1)
+    assert wrong.fault(0) == "of 4 messages, 2 lost, 1 duplicated, 1 reordered, 1 torn"
+    two_writers = Delivered.of(receipts([(0, 0, 0), (3, 0, 0), (1, 0, 0), (2, 0, 0)]), [2, 2])
+    assert (two_writers.lost_count, two_writers.reordered_count) == (0, 1)  # 3 before 1, both of writer 1
+
+
+def test_what_a_killed_worker_had_begun_is_not_lost_and_may_be_begun_twice() -> None:
+    survivors = receipts([(0, 0, 0), (1, 0, 0), (2, 0, 0)])
+    recovery = Delivered.of(survivors, [5], began=[2, 3]).recovery(4)
+    assert (recovery.lost_count, recovery.repeated_count, recovery.redelivered_count) == (1, 1, 4)
+
+
+def test_the_file_of_a_killed_worker_has_what_it_began(tmp_path: Path) -> None:
+    path = tmp_path / "began"
+    make_began_file(path)
+    assert list(began_numbers(path)) == []
+    words = np.memmap(path, dtype=np.int64)
+    words[:4] = (3, 7, 8, 9)
+    words.flush()
+    assert list(began_numbers(path)) == [7, 8, 9]
+
+
+CLEAR = {"shm": (200e3, 201e3, 199e3), "zmq": (100e3, 101e3, 99e3)}
+
+
+def test_cells_have_ranks_and_figures_of_all_rounds(tmp_path: Path) -> None:
+    run = make_pattern_run(tmp_path / "run", CLEAR)
+    assert (run.trials, len(run.pattern_trials)) == ((), 12)
+    shm, zmq = pattern_cells(run)
+    assert (shm.backend, shm.rank, zmq.rank) == ("shm", 1, 2)
+    assert zmq.ratio is not None
+    assert zmq.ratio.low > 1.5
+    assert shm.rate_per_s is not None
+    assert shm.rate_per_s.estimate == pytest.approx(200e3)
+    assert (shm.largest_share_ratio, shm.jain_ratio) == (0.5, None)
+    (load,) = shm.loads
+    assert (load.held_count, load.rounds_count, load.offered_per_s) == (3, 3, 100e3)
+    assert load.wait_p99_ns is not None
+    assert load.wait_p99_ns.estimate == pytest.approx(50_000)
+    assert shm.recovery is not None
+    assert (shm.recovery.kills_count, shm.recovery.lost_count, shm.recovery.redelivered_count) == (3, 0, 21)
+
+
+def test_too_few_rounds_claim_nothing(tmp_path: Path) -> None:
+    run = make_pattern_run(tmp_path / "run", {name: rates[:2] for name, rates in CLEAR.items()})
+    assert [cell.rank for cell in pattern_cells(run)] == [None, None]
+    text = as_text(tables(run))
+    assert "2 rounds are too few to tell" in text
+    assert "ahead" not in text
+    assert recommend_pattern(run, PatternQuestion("queue", 1024)).backend is None
+    (row, _) = json.loads(as_json(tables(run)))["patterns"]
+    assert row["messages_per_s"]
+    assert row["messages_low_per_s"] is None
+    assert row["ratio_to_best_low"] is None
+
+
+def unheld(trial: TrialResult) -> TrialResult:
+    """Return the trial without its rate held, in two rounds of three."""
+    is_late = trial.spec.round_index > 0
+    return replace(trial, windows=tuple(replace(each, is_held=not is_late) for each in trial.windows))
+
+
+def short(trial: TrialResult) -> TrialResult:
+    """Return the trial with too few messages for a p99 in one round."""
+    if trial.spec.round_index or trial.spec.kill:
+        return trial
+    first, *others = trial.windows
+    return replace(
+        trial,
+        windows=(first, *(replace(each, wait=replace(each.wait, count=999), slowest_p99_ns=None) for each in others)),
+    )
+
+
+def test_times_that_say_nothing_are_not_shown(tmp_path: Path) -> None:
+    late = tables(make_pattern_run(tmp_path / "late", CLEAR, change=unheld))
+    assert as_text(late).count("not held") >= 2
+    assert json.loads(as_json(late))["patterns"][0]["loads"][0]["wait_p50_us"] is None
+    few = tables(make_pattern_run(tmp_path / "few", CLEAR, change=short))
+    assert "/ n/a" in as_text(few)
+    load = json.loads(as_json(few))["patterns"][0]["loads"][0]
+    assert load["wait_p50_us"] == pytest.approx(5.0)
+    assert load["wait_p99_us"] is None
+
+
+def test_failed_trials_are_named_and_their_cells_have_no_figures(tmp_path: Path) -> None:
+    run = make_pattern_run(tmp_path / "run", {"shm": CLEAR["shm"], "zmq": (0, 0, 0)}, skipped={"mpi": "cannot"})
+    shown = tables(run)
+    text = as_text(shown)
+    assert "worker-0 was killed by signal 9" in text
+    assert "left out: mpi: cannot" in text
+    cells = {cell.backend: cell for cell in shown.pattern_cells}
+    assert (cells["zmq"].status, cells["zmq"].rate_per_s) == ("failed", None)
+    assert (cells["shm"].status, cells["shm"].rank) == ("ok", None)
+    answer = recommend_pattern(run, PatternQuestion("queue", 1024))
+    assert (answer.outcome, answer.backend) == ("only candidate", "shm")
+
+
+def test_a_run_of_several_peers_and_batches_is_shown_in_every_form(tmp_path: Path) -> None:
+    sweep = pattern_sweep(pattern="fan_in", peers=(1, 4), batches=(1, 16), loads=(0.5, 0.8))
+    run = make_pattern_run(tmp_path / "run", CLEAR, sweep)
+    shown = tables(run)
+    for text in (as_text(shown), as_markdown(shown), "\n".join(line for line, _ in screen(run, shown, "folder"))):
+        assert "Fan-in: bytes of 1 KiB" in text
+        assert "4 writers, batch 16: shm 200" in text
+    assert "recommend folder --size 1024" in "\n".join(line for line, _ in screen(run, shown, "folder"))
+    head, *rows = as_csv(shown).splitlines()
+    assert len(rows) == 8
+    assert {"peers", "batch", "jain_ratio", "load_80_slowest_writer_p99_us"} <= set(head.split(","))
+    assert [row[:2] for row in so_far(run, 2).rows] == [("shm", "200"), ("zmq", "100")]
+    assert all(cell.jain_ratio is not None and cell.recovery is None for cell in shown.pattern_cells)
+
+
+@pytest.mark.parametrize(
+    ("asked", "outcome", "words"),
+    [
+        ({}, "clear", "shm 200"),
+        ({"payload_bytes": 1100}, "clear", "Take shm."),
+        ({"payload_bytes": 4096}, "outside the measured range", "measured 1 KiB with 2 workers. Measure it: ipcbench"),
+        ({"peers": 3}, "outside the measured range", "ipcbench run queue --payload bytes --codec raw --sizes 1024"),
+        ({"pattern": "fan_in"}, "outside the measured range", "no trial of a fan-in"),
+        ({"rate_per_s": 150e3}, "only candidate", "zmq: too slow for 150,000 messages/s"),
+        ({"rate_per_s": 900e3}, "no candidate", "none"),
+        ({"needs": ("no-deps",)}, "only candidate", "zmq: needs no-deps"),
+        ({"needs": ("persistent",)}, "no candidate", "do not outlive"),
+    ],
+)
+def test_answers(tmp_path: Path, asked: dict[str, Any], outcome: str, words: str) -> None:
+    run = make_pattern_run(tmp_path / "run", CLEAR)
+    question = PatternQuestion(**{"pattern": "queue", "payload_bytes": 1024, **asked})
+    answer = recommend_pattern(run, question, registered_offers())
+    assert answer.outcome == outcome
+    assert words in answer.text() or words == "none"
+    assert (answer.backend is None) == (outcome not in {"clear", "tie", "only candidate"})
+    assert answer.as_dict()["verdict"] == answer.sentence()
+
+
+def test_a_tie_names_all_of_it(tmp_path: Path) -> None:
+    run = make_pattern_run(tmp_path / "run", {"shm": (200e3, 150e3, 260e3), "zmq": (190e3, 200e3, 180e3)})
+    answer = recommend_pattern(run, PatternQuestion("queue", 1024, peers=2))
+    assert answer.outcome == "tie"
+    assert "no clear difference" in answer.sentence()
+
+
+def test_the_trials_of_a_round() -> None:
+    trials = pattern_sweep(peers=(1, 2), batches=(1, 16)).pattern_trials("shm", 1024, 1024, 0)
+    assert [(trial.readers, trial.writers, trial.batch, trial.kill) for trial in trials] == [
+        (1, 1, 1, False),
+        (1, 1, 16, False),
+        (2, 1, 1, False),
+        (2, 1, 16, False),
+        (2, 1, 1, True),
+    ]
+    assert all(trial.turns == (1 if trial.kill else 2) for trial in trials)
+    assert [trial.kill for trial in pattern_sweep(peers=(1,)).pattern_trials("shm", 1, 1, 0)] == [False]
+    fan_in = pattern_sweep(pattern="fan_in", peers=(3,)).pattern_trials("shm", 1, 1, 0)
+    assert [(trial.readers, trial.writers, trial.endpoints_count) for trial in fan_in] == [(1, 3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "options", "words"),
+    [
+        ("default", {"readers": "1,2"}, "one number"),
+        ("default", {"batch": "4"}, "nothing beside pattern broadcast"),
+        ("default", {"writers": "4"}, "nothing beside pattern broadcast"),
+        ("queue", {"writers": "4"}, "--readers 1,4"),
+        ("queue", {"mode": "paced"}, "nothing beside the pattern queue"),
+        ("queue", {"batch": "0"}, "1 to 4,096"),
+        ("queue", {"load": "120%"}, "0.01 to 1"),
+        ("queue", {"load": "50%,50%"}, "each once"),
+        ("queue", {"readers": "1,1"}, "each once"),
+        ("queue", {"readers": "65"}, "1 to 64"),
+        ("queue", {"window": "6s"}, "0.01 to 5"),
+        ("fan-in", {"readers": "2"}, "1 for a fan-in"),
+        ("fan-in", {"pattern": "star"}, "broadcast"),
+    ],
+)
+def test_bad_input_of_a_sweep_gets_one_clear_line(sweep: str, options: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError, match=words) as refused:
+        load_sweep(sweep, options)
+    assert "\n" not in str(refused.value)
+
+
+def test_options_of_a_sweep() -> None:
+    queue = load_sweep("queue", {"readers": "1,8", "batch": "1,256", "load": "80%"})
+    assert (queue.pattern, queue.peers, queue.batches, queue.loads) == ("queue", (1, 8), (1, 256), (0.8,))
+    assert (queue.most_readers, queue.most_writers) == (8, 1)
+    fan_in = load_sweep("fan-in", {"writers": "3"})
+    assert (fan_in.pattern, fan_in.peers, fan_in.most_readers, fan_in.most_writers) == ("fan_in", (3,), 1, 3)
+    assert load_sweep("default", {"pattern": "queue"}).peers == (3,)
+    assert SweepSpec.from_dict(json.loads(json.dumps(queue.as_dict()))) == queue
+
+
+def test_a_backend_that_cannot_has_one_row_with_the_reason(tmp_path: Path) -> None:
+    run = make_pattern_run(tmp_path / "run", CLEAR, pattern_sweep(peers=(1, 4)), skipped={"mpi": "only broadcast"})
+    (table, _) = tables(run).pattern_tables
+    assert [row[0] for row in table.rows if "mpi" in row] == ["any"]
+    assert [row[3] for row in table.rows if "mpi" in row] == ["cannot"]
+    assert "only broadcast" in [text for _, text in table.footnotes]
+    assert "cannot" in "\n".join(line for line, _ in screen(run, tables(run), "folder"))
+
+
+def test_batches_stand_beside_the_smallest(tmp_path: Path) -> None:
+    def quicker(trial: TrialResult) -> TrialResult:
+        first, *others = trial.windows or (None,)
+        if first is None or trial.spec.batch == 1:
+            return trial
+        return replace(trial, windows=(replace(first, rate_per_s=3 * first.rate_per_s), *others))
+
+    run = make_pattern_run(tmp_path / "run", CLEAR, pattern_sweep(batches=(1, 16)), quicker)
+    table = next(table for table in tables(run).pattern_tables if "batches" in table.title)
+    found = {row[1:3]: row[3] for row in table.rows}
+    assert found["shm", "1"] == "1"
+    assert found["shm", "16"].startswith("3.0")
+    assert all(row[4] != "–" for row in table.rows)
+    shown = "\n".join(line for line, _ in screen(run, tables(run), "folder"))
+    assert "µs at 50 %" in shown.partition("what batches bring and cost")[2], "the last column is no note"
+
+
+def test_what_takes_broadcasts_says_so_of_a_queue(tmp_path: Path) -> None:
+    """A gate would otherwise pass, having tested nothing."""
+    run = make_pattern_run(tmp_path / "run", CLEAR)
+    with pytest.raises(ConfigError, match="a run of broadcasts"):
+        compare_runs(run, run)
+    with pytest.raises(StoreError, match="queues and fan-in"):
+        select(run, ("saturate",), "osu")
