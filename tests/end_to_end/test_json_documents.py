@@ -24,8 +24,8 @@ from ipcbench.analysis.recommend import answer, evidence, question
 from ipcbench.analysis.summary import cells, curves
 from ipcbench.cli import main
 from ipcbench.render.document import VERSIONS
-from ipcbench.spec import MODES, NAME_PREFIX, SweepSpec, Variant
 from ipcbench.results.model import TrialResult
+from ipcbench.spec import MODES, NAME_PREFIX, SweepSpec, Variant
 from ipcbench.stats import decisions
 from ipcbench.testing import conformance
 from ipcbench.trace.compare import diff
@@ -43,7 +43,8 @@ REFERENCE = shlex.quote(str(ROOT / "results" / "reference"))
 COMMANDS = {
     "tables": [
         f"analyze {REFERENCE} --no-report --format json",
-        "analyze whole one failed variants unknown finished queue queue_once queue_poor fan_in --no-report --format json",
+        "analyze whole one failed variants unknown finished --no-report --format json",
+        "analyze queue queue_once queue_poor fan_in --no-report --format json",
     ],
     "comparison": [
         "compare whole whole --gate 5% --format json",
