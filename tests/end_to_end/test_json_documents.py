@@ -24,6 +24,7 @@ from ipcbench.analysis.recommend import answer, evidence, question
 from ipcbench.analysis.summary import cells, curves
 from ipcbench.cli import main
 from ipcbench.render.document import VERSIONS
+from ipcbench.results.model import TrialResult
 from ipcbench.spec import MODES, NAME_PREFIX, SweepSpec, Variant
 from ipcbench.stats import decisions
 from ipcbench.testing import conformance
@@ -36,12 +37,14 @@ from tests.schemas import FOLDER, Schema, fields, part_fields, schema_of
 from tests.trace.logs import V1, V3, head, open_calls, row, rows, tq_call, v1_row
 from tests.trace.made import UNIX_NS, Made, both_sides
 from tests.unit.builders import CELLS, CONTRARY, MACHINE, Cell, conditions, make_run
+from tests.unit.pattern_runs import make_pattern_run, pattern_sweep
 
 REFERENCE = shlex.quote(str(ROOT / "results" / "reference"))
 COMMANDS = {
     "tables": [
         f"analyze {REFERENCE} --no-report --format json",
         "analyze whole one failed variants unknown finished --no-report --format json",
+        "analyze queue queue_once queue_poor fan_in --no-report --format json",
     ],
     "comparison": [
         "compare whole whole --gate 5% --format json",
@@ -61,6 +64,14 @@ COMMANDS = {
         "recommend paced --size 521 --format json",
         "recommend unknown --size 521 --optimise throughput --format json",
         "recommend whole --size 521 --readers 7 --format json",
+    ],
+    "pattern recommendation": [
+        "recommend queue --size 1KiB --format json",
+        "recommend queue --size 1KiB --needs persistent --format json",
+        "recommend queue --size 1KiB --rate 1M --format json",
+        "recommend queue_once --size 1KiB --format json",
+        "recommend queue_poor --size 1KiB --format json",
+        "recommend fan_in --size 1KiB --writers 2 --format json",
     ],
     "conformance": [
         "check null --laws C1,C13 --quick --format json",
@@ -113,6 +124,7 @@ WORDS = {
 """(kind, field) → the type that has its words."""
 RARELY_NULL = {
     "doctor": ("facts.", "machine."),
+    "pattern recommendation": ("pattern_cell.messages_per_s",),
     "trace report": ("split.transport_ns", "segments[].moved_error_bytes"),
 }
 """Kind → fields that are null on other systems, in a trace with no reply to any joined call, or of one
@@ -139,6 +151,18 @@ def made_runs(folder: Path) -> None:
     make_run(folder / "paced", {("shm", 10): Cell()}, modes=("paced",))
     ways = {("shm", 10): 1.0, ("zmq", 10): 3.0, ("shm", 1000): 30.0, ("zmq", 1000): 9.0}
     make_run(folder / "crossing", {key: Cell(10_000.0 * way, spread=0.01, factors=many) for key, way in ways.items()})
+
+    rates = {"shm": (9000.0, 9100.0, 9200.0), "zmq": (900.0, 910.0, 920.0), "pipe": (0.0, 0.0, 0.0)}
+    make_pattern_run(folder / "queue", rates, skipped={"mpi": "backend 'mpi' does not offer pattern queue"})
+    make_pattern_run(folder / "queue_once", {"shm": (9000.0,)})
+    make_pattern_run(folder / "queue_poor", {"shm": (9000.0, 9100.0, 9200.0)}, change=without_times)
+    make_pattern_run(folder / "fan_in", rates, pattern_sweep(name="fan-in", pattern="fan_in"))
+
+
+def without_times(trial: TrialResult) -> TrialResult:
+    """Return a trial in which nothing came in time, and nobody counted what was given out again."""
+    recovery = trial.recovery and replace(trial.recovery, redelivered_count=None)
+    return replace(trial, windows=tuple(replace(each, wait=None) for each in trial.windows), recovery=recovery)
 
 
 def made_traces(folder: Path) -> None:

@@ -300,6 +300,30 @@ def test_bytes_that_differ_are_estimated_with_an_error(tmp_path: Path) -> None:
     assert 0.5 < sums.moved_error_bytes / sums.moved_bytes < 1.5, "eight large ones tell their number within a factor"
 
 
+def test_records_that_stand_for_none_stand_for_none_of_a_later_interval(tmp_path: Path) -> None:
+    made, begin = Made(tmp_path, "client"), 10**9
+    for took_ns, count, others in ((MS, 50, 0), (1000, 4, 8000)):
+        for _ in range(count):
+            begin += 2 * MS
+            made.call("Matmul", [begin, begin + 1, begin + 2, begin + took_ns - 1, begin + took_ns], sent=10)
+        made.sampled("Matmul", others)
+    made.segment.close()
+    (path,) = tmp_path.iterdir()
+    (batch,) = read_segment(path, Notes())
+    assert batch.weights is not None
+    assert batch.weights[:50].sum() == 0
+    assert batch.weights[50:].sum() == pytest.approx(8000)
+
+
+def test_calls_for_which_no_record_stands_are_as_the_latest_ones() -> None:
+    sums = WeightedSums(count=10.0, weighing_count=10, total_ns=1e6, stage_ns=[1e6], sent_bytes=5.0, recv_bytes=0.0)
+    assert sums.with_more(3) is sums, "nothing is known of the latest"
+    sums.latest = {"a": [100.0, 10.0, 0.0, 100.0], "b": [300.0, 30.0, 0.0, 300.0]}
+    more = sums.with_more(5)
+    assert (more.count, more.total_ns, more.stage_ns, more.sent_bytes) == (15.0, 1e6 + 1000, [1e6 + 1000], 105.0)
+    assert sums.with_more(-1) is sums
+
+
 def test_no_record_stands_for_calls_before_a_change(tmp_path: Path) -> None:
     made, begin = Made(tmp_path, "client"), 10**9
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -16,7 +17,7 @@ import pytest
 from ipcbench import trace
 from ipcbench.errors import ConfigError
 from ipcbench.stats.histogram import bin_index
-from ipcbench.trace.format import BIN_COUNT, HEADER_BYTES, RECORD_BYTES, bin_of
+from ipcbench.trace.format import BIN_COUNT, HEADER_BYTES, RECORD_BYTES, SAMPLED, bin_of
 from ipcbench.trace.ids import parse_trace_id
 from ipcbench.trace.readers.batch import LOSING, Notes
 from ipcbench.trace.readers.processes import read_processes
@@ -593,3 +594,16 @@ for number in range(5_010):
     run_program(code, tmp_path)
     assert calls_count(tmp_path) == 5_010
     assert any(call.total_ns >= 45_000_000 for call in records(tmp_path))
+
+
+def test_each_decision_of_a_budget_ends_an_interval(tmp_path: Path) -> None:
+    """Also one without calls that were only counted: those of the next one must not be shared out among its records."""
+    trace.start(tmp_path, budget=0.5)
+    end_ns = now_ns() + 150_000_000
+    while now_ns() < end_ns:
+        with trace.call("x"):
+            threading.Event().wait(0.001)
+    trace.stop()
+    (path,) = tmp_path.glob("*.ipct")
+    kinds = np.frombuffer(path.read_bytes()[HEADER_BYTES:], np.uint8)[::RECORD_BYTES]
+    assert np.count_nonzero(kinds == SAMPLED) >= 2

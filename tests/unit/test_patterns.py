@@ -258,6 +258,8 @@ class Interrupted(Exception):
     """Raised by the handler of a signal."""
 
 
+# An exception of a handler that comes in a callback of the garbage collector is printed, and raised nowhere.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("pattern", ["queue", "fan_in"])
 @pytest.mark.parametrize("name", ["shm", "lmdb"])
 def test_a_read_that_a_handler_interrupts_loses_nothing(name: str, pattern: Any, channel_name: str) -> None:

@@ -216,7 +216,9 @@ class ThreadRecorder:
                 except ValueError:  # another thread has just closed them
                     self.lost_count += unstored_count
             call_site.unweighted_count += untimed_count
-            if call_site.unweighted_count and (passed_count > untimed_count or is_end):
+            has_timed = passed_count > untimed_count
+            # Also for none: records that stand for no others must not stand for those of the next interval.
+            if (has_timed and self.governor is not None) or (is_end and call_site.unweighted_count):
                 self._weigh(call_site, is_end)
         return calls_count
 

@@ -96,10 +96,13 @@ def _about(sums: MethodSums | GroupSums) -> str:
 
 def _speed(sums: MethodSums | GroupSums) -> str:
     """Return MiB/s: about, where some calls were only counted; a dash where those that were timed do not tell it."""
-    if sums.mib_per_s is None or sums.calls_count == sums.timed_count:
-        return _scaled(sums.mib_per_s, 1, ",.2f")
-    is_known = sums.moved_error_bytes < (sums.moved_bytes or 0.0)
-    return f"{_about(sums)}{sums.mib_per_s:,.2f}" if is_known else NOT_MEASURED
+    speed = _mib_per_s(sums)
+    return NOT_MEASURED if speed is None else f"{_about(sums)}{speed:,.2f}"
+
+
+def _mib_per_s(sums: MethodSums | GroupSums) -> float | None:
+    is_known = sums.calls_count == sums.timed_count or sums.moved_error_bytes < (sums.moved_bytes or 0.0)
+    return sums.mib_per_s if is_known else None
 
 
 def _total(sums: MethodSums | GroupSums) -> str:
@@ -381,7 +384,7 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "sent_bytes": sums.sent_bytes,
         "recv_bytes": sums.recv_bytes,
         "moved_error_bytes": _known(sums.moved_error_bytes),
-        "throughput_mib_per_s": sums.mib_per_s,
+        "throughput_mib_per_s": _mib_per_s(sums),
         **_split_figures(sums.split),
     }
 
@@ -423,7 +426,7 @@ def _segment_values(group: GroupSums) -> dict[str, Any]:
         "unseen_ratio": group.unseen_ratio,
         "moved_bytes": group.moved_bytes,
         "moved_error_bytes": _known(group.moved_error_bytes),
-        "throughput_mib_per_s": group.mib_per_s,
+        "throughput_mib_per_s": _mib_per_s(group),
         "stages": _stages(group),
         "server_ns": group.server_ns,
         "split": {

@@ -111,13 +111,17 @@ class MethodSums:
     @property
     def scale(self) -> float:
         """All calls over those that were timed or for which timed ones stand: what their sums are short by."""
-        known = self.timed_count + self.weighted.count
+        known = self.timed_count + self._whole.count
         return self.calls_count / known if known else 0.0
+
+    @property
+    def _whole(self) -> WeightedSums:
+        return self.weighted.with_more(self.untimed_count - self.weighted.count)
 
     @property
     def total_ns(self) -> float:
         """The time of all calls; where some were only counted, an estimate."""
-        return (self.timed_ns + self.weighted.total_ns) * self.scale
+        return (self.timed_ns + self._whole.total_ns) * self.scale
 
     @property
     def total_error_ratio(self) -> float:
@@ -126,7 +130,7 @@ class MethodSums:
         """
         if not self.untimed_count:
             return 0.0
-        error_ns = self.weighted.error_ns(self.histogram.max) * self.scale
+        error_ns = self._whole.error_ns(self.histogram.max) * self.scale
         return error_ns / self.total_ns if self.total_ns > 0.0 else math.inf
 
     @property
@@ -143,18 +147,18 @@ class MethodSums:
     @property
     def stage_ns(self) -> list[float]:
         """The time of all calls in each stage, estimated as `total_ns` is."""
-        more = self.weighted.stage_ns or [0.0] * len(self.staged_ns)
+        more = self._whole.stage_ns or [0.0] * len(self.staged_ns)
         return [(ns + weighted) * self.scale for ns, weighted in zip(self.staged_ns, more, strict=True)]
 
     @property
     def sent_bytes(self) -> float | None:
         """What all sized calls sent, estimated as `total_ns` is; None if there are none."""
-        return (self.sized_sent_bytes + self.weighted.sent_bytes) * self.scale if self.sized_count else None
+        return (self.sized_sent_bytes + self._whole.sent_bytes) * self.scale if self.sized_count else None
 
     @property
     def recv_bytes(self) -> float | None:
         """What all calls received, as `sent_bytes` does."""
-        return (self.sized_recv_bytes + self.weighted.recv_bytes) * self.scale if self.sized_count else None
+        return (self.sized_recv_bytes + self._whole.recv_bytes) * self.scale if self.sized_count else None
 
     @property
     def moved_bytes(self) -> float | None:
@@ -164,7 +168,7 @@ class MethodSums:
     @property
     def moved_error_bytes(self) -> float:
         """How far `moved_bytes` may be off (95 %): 0 if all calls were timed, infinite if nobody knows."""
-        return self.weighted.error_bytes * self.scale if self.untimed_count else 0.0
+        return self._whole.error_bytes * self.scale if self.untimed_count else 0.0
 
     @property
     def mean_bytes(self) -> float | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
 from ipcbench.stats.student import student_975
 from ipcbench.trace.readers.batch import Batch, Ints
+
+_LATEST = 16
+"""How many of the latest calls of a process tell what those were for which no record stands."""
 
 _LEAST_WEIGHING = 10
 """With fewer calls that stand for others, nobody knows how far an estimate may be off."""
@@ -58,6 +61,7 @@ class WeightedSums:
         total_ns, stage_ns, sent_bytes, recv_bytes: estimates of their sums; bytes that nobody noted count as 0.
         time, moved: variances of the estimates of their time (ns) and of what they moved (bytes).
         most_moved_bytes: the most that one of them moved.
+        latest: by process, means of its latest calls: ns, bytes sent, bytes received, and ns of each stage.
     """
 
     count: float = 0.0
@@ -69,6 +73,23 @@ class WeightedSums:
     time: Variance = field(default_factory=Variance)
     moved: Variance = field(default_factory=Variance)
     most_moved_bytes: float = 0.0
+    latest: dict[str, list[float]] = field(default_factory=dict)
+
+    def with_more(self, count: float) -> WeightedSums:
+        """Return the sums with so many more calls, those for which no record was said to stand when their process
+        ended: they are as its latest ones.
+        """
+        if count <= 0.0 or not self.latest:
+            return self
+        means = [sum(column) / len(self.latest) for column in zip(*self.latest.values(), strict=True)]
+        return replace(
+            self,
+            count=self.count + count,
+            total_ns=self.total_ns + count * means[0],
+            sent_bytes=self.sent_bytes + count * means[1],
+            recv_bytes=self.recv_bytes + count * means[2],
+            stage_ns=[ns + count * mean for ns, mean in zip(self.stage_ns, means[3:], strict=True)],
+        )
 
     def error_ns(self, longest_ns: float) -> float:
         """How far the estimate of their time may be off (95 %), if none was longer; infinite if too few stand for them.
@@ -105,6 +126,10 @@ class WeightedSums:
         self.sent_bytes += float(weights @ sent)
         self.recv_bytes += float(weights @ recv)
         moved = (sent + recv).astype(np.float64)
+        if len(chosen):
+            end = chosen[-_LATEST:]
+            columns = (batch.total_ns[end], sent[-_LATEST:], recv[-_LATEST:], *batch.stage_ns[end].T)
+            self.latest[batch.segment.worker] = [float(column.mean()) for column in columns]
         self.time.add(times, weights)
         self.moved.add(moved, weights)
         self.most_moved_bytes = max(self.most_moved_bytes, float(moved.max(initial=0.0)))
