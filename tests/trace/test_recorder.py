@@ -541,9 +541,8 @@ def test_a_call_without_a_record_says_when_it_was_sent(tmp_path: Path, options: 
     for _ in range(50):
         with recorder.call("m") as call:
             contexts.append(unpack_context(call.context()))
-    *_, last = contexts
-    assert last is not None
-    assert (last.sampled, last.span) == (False, 0)
+    *_, last = [each for each in contexts if each is not None and not each.sampled]  # a late one may be sampled
+    assert last.span == 0
     assert 0 < last.sent_ns <= now_ns()
     assert last.boot == recorder._files.boot
 
@@ -583,13 +582,13 @@ os._exit(0)
 def test_a_budget_times_calls_that_have_become_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pure: str) -> None:
     monkeypatch.setenv("IPCBENCH_PURE", pure)
     code = """
-import sys, time
+import sys, threading
 from ipcbench import trace
 trace.start(sys.argv[1], budget=1e-9)
 for number in range(5_010):
     with trace.call("x"):
         if number >= 5_000:
-            time.sleep(0.045)
+            threading.Event().wait(0.045)
 """
     run_program(code, tmp_path)
     assert calls_count(tmp_path) == 5_010

@@ -11,10 +11,10 @@ import numpy.typing as npt
 from ipcbench.stats.student import student_975
 from ipcbench.trace.readers.batch import Batch, Ints
 
-_LATEST = 16
+_LATEST = 4
 """How many of the latest calls of a process tell what those were for which no record stands."""
 
-_LEAST_WEIGHING = 10
+_LEAST_WEIGHING = 100
 """With fewer calls that stand for others, nobody knows how far an estimate may be off."""
 
 
@@ -61,7 +61,9 @@ class WeightedSums:
         total_ns, stage_ns, sent_bytes, recv_bytes: estimates of their sums; bytes that nobody noted count as 0.
         time, moved: variances of the estimates of their time (ns) and of what they moved (bytes).
         most_moved_bytes: the most that one of them moved.
-        latest: by process, means of its latest calls: ns, bytes sent, bytes received, and ns of each stage.
+        latest: by process, means of its latest calls: ns, bytes sent, bytes received, ns of each stage; and how much
+            these calls differ, in ns and in bytes.
+        more_ns, more_bytes: how far calls that were taken to be like the latest may be off.
     """
 
     count: float = 0.0
@@ -74,6 +76,8 @@ class WeightedSums:
     moved: Variance = field(default_factory=Variance)
     most_moved_bytes: float = 0.0
     latest: dict[str, list[float]] = field(default_factory=dict)
+    more_ns: float = 0.0
+    more_bytes: float = 0.0
 
     def with_more(self, count: float) -> WeightedSums:
         """Return the sums with so many more calls, those for which no record was said to stand when their process
@@ -88,7 +92,9 @@ class WeightedSums:
             total_ns=self.total_ns + count * means[0],
             sent_bytes=self.sent_bytes + count * means[1],
             recv_bytes=self.recv_bytes + count * means[2],
-            stage_ns=[ns + count * mean for ns, mean in zip(self.stage_ns, means[3:], strict=True)],
+            stage_ns=[ns + count * mean for ns, mean in zip(self.stage_ns, means[3:-2], strict=True)],
+            more_ns=count * means[-2],
+            more_bytes=count * means[-1],
         )
 
     def error_ns(self, longest_ns: float) -> float:
@@ -96,12 +102,12 @@ class WeightedSums:
         As many as may be of a kind that was not seen count as long as that: `unseen_ratio` says how rare longer ones
         would have to be.
         """
-        return self._error(self.time, longest_ns)
+        return math.hypot(self._error(self.time, longest_ns), self.more_ns)
 
     @property
     def error_bytes(self) -> float:
         """The same for what they moved."""
-        return self._error(self.moved, self.most_moved_bytes)
+        return math.hypot(self._error(self.moved, self.most_moved_bytes), self.more_bytes)
 
     def _error(self, variance: Variance, largest: float) -> float:
         if self.weighing_count < _LEAST_WEIGHING:
@@ -123,13 +129,15 @@ class WeightedSums:
         before = self.stage_ns or [0.0] * len(staged)
         self.stage_ns = [sum(pair) for pair in zip(before, staged, strict=True)]
         sent, recv = np.maximum(batch.sent_bytes[chosen], 0), np.maximum(batch.recv_bytes[chosen], 0)
+        moved = (sent + recv).astype(np.float64)
         self.sent_bytes += float(weights @ sent)
         self.recv_bytes += float(weights @ recv)
-        moved = (sent + recv).astype(np.float64)
         if len(chosen):
             end = chosen[-_LATEST:]
-            columns = (batch.total_ns[end], sent[-_LATEST:], recv[-_LATEST:], *batch.stage_ns[end].T)
-            self.latest[batch.segment.worker] = [float(column.mean()) for column in columns]
+            columns = (times[-_LATEST:], sent[-_LATEST:], recv[-_LATEST:], *batch.stage_ns[end].T)
+            means = [float(np.average(column, weights=weights[-_LATEST:] + 1.0)) for column in columns]
+            spreads = [float(np.ptp(column[-2 * _LATEST :])) for column in (times, moved)]
+            self.latest[batch.segment.worker] = means + spreads
         self.time.add(times, weights)
         self.moved.add(moved, weights)
         self.most_moved_bytes = max(self.most_moved_bytes, float(moved.max(initial=0.0)))
