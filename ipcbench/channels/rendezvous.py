@@ -93,7 +93,7 @@ class Rendezvous:
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError("name", name, "1 to 24 letters, digits, '-' or '_', not beginning with a sign")
         self.name = name
-        self.path = temporary_folder() / f"{NAME_PREFIX}{kind}-{name}"
+        self.path = temporary_folder() / f"{NAME_PREFIX}{name}.{kind}"
 
     def make(self) -> None:
         """Make the folder unless it is there.

@@ -43,8 +43,7 @@ class Schedule:
         batches: dict[object, list[Cell]] = {}
         for trial, payload in self._planned(round_index):
             if replace(trial, turns=1) not in stored:
-                pattern = trial.readers, trial.writers, trial.batch, trial.kill
-                together = payload.size, trial.mode, trial.neighbours, trial.tail, pattern
+                together = payload.size, trial.mode, trial.neighbours, trial.tail, trial.readers, trial.pattern_key
                 key = together if trial.is_shared else replace(trial, backend=trial.registered_name)
                 batches.setdefault(key, []).append((trial, payload))
         order = random.Random(f"{self._sweep.seed}/{round_index}")  # noqa: S311 - an order, not a secret

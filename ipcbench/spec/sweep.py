@@ -1,166 +1,47 @@
-"""The inputs, validated on construction: a channel, a trial, a sweep."""
+"""A sweep: what a run measures."""
 
 from __future__ import annotations
 
 import math
-import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 from ipcbench.errors import ConfigError
+from ipcbench.spec.channel import DELIVERIES, MAX_DEPTH, WAIT_STRATEGIES, Delivery, WaitStrategy
+from ipcbench.spec.checks import require_choice, require_range, require_some
+from ipcbench.spec.trial import (
+    CODEC_NAMES,
+    COUNTED_PAYLOADS,
+    MAX_PAYLOAD_BYTES,
+    MODES,
+    PAYLOAD_KINDS,
+    SAMPLE,
+    TOUCHES,
+    VARIANT_MARK,
+    WORKS,
+    CodecName,
+    Mode,
+    Touch,
+    TrialSpec,
+    Work,
+)
 from ipcbench.util.reference import is_reference
 
-Delivery = Literal["every_message", "latest_value"]
-Pattern = Literal["broadcast", "queue", "fan_in"]
-"""`broadcast`: one writer, every reader gets every message. `queue`: one writer, each message goes to one of the
-readers. `fan_in`: many writers, one reader gets the messages of all."""
-WaitStrategy = Literal["auto", "spin", "yield", "block"]
-
-DELIVERIES: tuple[Delivery, ...] = get_args(Delivery)
-PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
-WAIT_STRATEGIES: tuple[WaitStrategy, ...] = get_args(WaitStrategy)
-
-NAME_PREFIX = "ipcb-"
-"""Prefix of the name of every resource that ipcbench makes (segment, socket, directory, process group)."""
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
 _PIN = re.compile(r"auto|none|\d+(,\d+)*")
 _VARIANT_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-VARIANT_MARK = "@"
-"""Between the name of a backend and that of the variant that it was measured as: `shm@base`."""
-_MAX_DEPTH = 2**16
 _LONGEST_BUDGET_S = 7 * 24 * 3600
 _MAX_NEIGHBOURS = 1024
 _MAX_PEERS = 64
 _MAX_BATCH = 4096
 USUAL_LOADS = (0.5, 0.8, 0.95)
+USUAL_P99_LIMIT_S = 0.001
+_MAX_IN_FLIGHT = 1024
+_MAX_SERVICE_S = 1.0
 _MAX_PATTERN_WINDOW_S = 5.0
 """The endpoints of a queue or fan-in keep the times of all messages."""
-
-
-def require_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise ConfigError unless `value` is one of `choices`."""
-    if value not in choices:
-        raise ConfigError(field, value, choices)
-
-
-def require_range(field: str, value: float, low: float, high: float) -> None:
-    """Raise ConfigError unless `low` ≤ `value` ≤ `high`."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise ConfigError(field, value, f"{low:,} to {high:,}")
-
-
-def whole_number(field: str, value: Any, low: int, high: int) -> int:
-    """Return `value` as an int; raise ConfigError unless it is a whole number, of any type, from `low` to `high`."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = low - 1
-    if isinstance(value, bool) or not low <= number <= high:
-        raise ConfigError(field, value, f"{low:,} to {high:,}, a whole number")
-    return number
-
-
-def require_some(field: str, values: tuple[object, ...]) -> None:
-    """Raise ConfigError unless there is a value, and none is there twice."""
-    if not values or len(set(values)) != len(values):
-        raise ConfigError(field, ",".join(map(str, values)), "one or more, each once")
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelSpec:
-    """A live path from one writer to N readers, as asked for."""
-
-    name: str
-    """Prefix of every resource of the channel: letters, digits, `-` and `_`, at most 48; unique on the host."""
-    readers: int = 1
-    """Exact number of readers."""
-    max_message_bytes: int = 2**20
-    """Size of the largest message that it must carry."""
-    delivery: Delivery = "every_message"
-    depth: int = 16
-    """For every_message: how many messages a reader may be behind before the writer is held (2 to 65,536). A backend
-    may hold fewer large messages, and more small ones if buffers on the way take them (docs/contract.md)."""
-    wait: WaitStrategy = "auto"
-    """How a blocked endpoint waits."""
-    processes: tuple[int, ...] = ()
-    """Process numbers of the writer and of each reader in their group; empty means 0, 1, 2 … Only a transport that
-    names processes (MPI: ranks) uses them."""
-    pattern: Pattern = "broadcast"
-    """Who gets a message. In a queue, `readers` is the largest number of workers in the life of the channel, which may
-    come and go, and `depth` is how many messages each of them may hold that it has not finished."""
-    writers: int = 1
-    """Exact number of writers; above 1 for a fan-in only."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ConfigError(
-                "channel name", self.name, "1 to 48 letters, digits, '-' or '_', not beginning with a sign"
-            )
-        limits = (("readers", 1, 1024), ("writers", 1, 1024), ("max_message_bytes", 0, 2**40), ("depth", 2, _MAX_DEPTH))
-        for field, low, high in limits:
-            object.__setattr__(self, field, whole_number(field, getattr(self, field), low, high))
-        require_choice("delivery", self.delivery, DELIVERIES)
-        require_choice("wait", self.wait, WAIT_STRATEGIES)
-        require_choice("pattern", self.pattern, PATTERNS)
-        self._require_pattern()
-        if not isinstance(self.processes, tuple) or (self.processes and len(set(self.processes)) != self.readers + 1):
-            raise ConfigError("processes", self.processes, f"a tuple of {self.readers + 1} different numbers, or none")
-        numbers = tuple(whole_number("processes", number, 0, 2**31) for number in self.processes)
-        object.__setattr__(self, "processes", numbers)
-
-    def _require_pattern(self) -> None:
-        if self.pattern == "broadcast" and self.writers != 1:
-            raise ConfigError("writers", self.writers, "1, but for pattern fan_in")
-        if self.pattern == "queue" and self.writers != 1:
-            raise ConfigError("writers", self.writers, "1 for a queue")
-        if self.pattern == "fan_in" and self.readers != 1:
-            raise ConfigError("readers", self.readers, "1 for a fan_in")
-        if self.pattern != "broadcast" and self.delivery != "every_message":
-            raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
-
-    def process_numbers(self) -> tuple[int, ...]:
-        """Return the process numbers of the writer and of readers 0, 1, 2 …"""
-        return self.processes or tuple(range(self.readers + 1))
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for msgpack, JSON and `from_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a channel from what `as_dict` returned; ConfigError for anything else."""
-        try:
-            return cls(**{**values, "processes": tuple(values["processes"])})
-        except (LookupError, TypeError) as error:
-            raise ConfigError("channel", values, "what `ChannelSpec.as_dict` returned") from error
-
-
-PayloadKind = Literal["dict", "records", "bytes", "ndarray"]
-Mode = Literal["paced", "pingpong", "saturate"]
-"""`paced`: one way, open loop at a rate. `pingpong`: round trips, closed loop. `saturate`: one way, flat out."""
-Touch = Literal["none", "header", "pages", "all"]
-CodecName = Literal["pickle", "pickle5", "msgpack", "numpy", "raw"]
-
-PAYLOAD_KINDS: tuple[PayloadKind, ...] = get_args(PayloadKind)
-MODES: tuple[Mode, ...] = get_args(Mode)
-TOUCHES: tuple[Touch, ...] = get_args(Touch)
-CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
-MAX_PAYLOAD_BYTES = 2**30
-"""The largest payload that a run can measure."""
-COUNTED_PAYLOADS = ("dict", "records")
-"""Kinds whose size is a number of entries."""
-SAMPLE = "sample"
-"""Payload from a file of the user's."""
-
-
-def is_sized_in_bytes(payload: str) -> bool:
-    """Return whether a payload's size is a number of bytes; else it counts entries, or is what a function gets."""
-    return payload not in COUNTED_PAYLOADS and not is_reference(payload)
-
 
 _CODECS_OF: Mapping[str, tuple[CodecName, ...]] = {
     "dict": ("pickle", "pickle5", "msgpack"),
@@ -201,110 +82,6 @@ _LEAST_TURNS = 2
 _MAX_TURNS_WINDOW_S = 60.0
 _MAX_TURNS_PAYLOAD_BYTES = 2**25
 """Limit of turns: the channels of all backends that take turns are open at the same time."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrialSpec:
-    """One measurement: a backend, a payload and a way of offering it, in one round."""
-
-    backend: str
-    payload: str
-    """A kind, `module:function`, or `sample NAME`."""
-    size: int
-    """Entries of a dict or of records; what the user's function was called with; otherwise bytes."""
-    payload_bytes: int
-    """Encoded size of the payload."""
-    codec: str
-    """A name, or `module:Class`."""
-    delivery: Delivery
-    mode: Mode
-    rate_per_s: float
-    """Offered rate of a paced trial; 0 for the others."""
-    readers: int
-    depth: int
-    wait: WaitStrategy
-    warmup_s: float
-    """Least warm-up; it goes on until steady, up to four times this."""
-    window_s: float
-    """Length of the measured window."""
-    round_index: int
-    """Number of the round, from 0."""
-    pin: str = "none"
-    """Cores of the processes, see `SweepSpec.pin`."""
-    touch: Touch = "header"
-    """How much of a message a reader looks at, see `SweepSpec.touch`."""
-    twin: bool = False
-    """Whether this is the second measurement of a cell in its round, see `SweepSpec.control`."""
-    turns: int = 1
-    """Number of parts in which the window is measured, alternating with the other backends' parts of the round."""
-    tail: bool = False
-    """Whether this is a second paced trial of the cell in its round: a window in one piece, for the tail. Turns would
-    cut a stall off at their ends."""
-    neighbours: int = 0
-    """Number of busy processes that run beside it, see `SweepSpec.neighbours`."""
-    look: bool = False
-    """Whether it is of a first look, see `SweepSpec.look`."""
-    pattern: Pattern = "broadcast"
-    writers: int = 1
-    """Above 1 for a fan-in only."""
-    batch: int = 1
-    """Messages that a writer hands over together, see `SweepSpec.batches`."""
-    loads: tuple[float, ...] = ()
-    """Of a queue or fan-in: after a window flat out, one at each of these shares of the rate of that window."""
-    kill: bool = False
-    """Whether a worker of the queue is killed in the window."""
-
-    @property
-    def endpoints_count(self) -> int:
-        """Writers and readers together."""
-        return self.writers + self.readers
-
-    @property
-    def peers(self) -> int:
-        """Workers of a queue, writers of a fan-in."""
-        return self.writers if self.pattern == "fan_in" else self.readers
-
-    @property
-    def registered_name(self) -> str:
-        """The backend's name without its variant: what `get_backend` knows it by."""
-        return self.backend.partition(VARIANT_MARK)[0]
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it is measured together with the trials of other backends: in turns, or each window in one piece."""
-        return self.turns > 1 or self.tail or self.pattern != "broadcast"
-
-    @property
-    def cell(self) -> tuple[str, str, int, str, str, str, float, int, bool, bool, int, str, int, int, bool]:
-        """Return what rounds replicate: backend, payload, size, codec, delivery, mode, rate, readers, twin, tail,
-        neighbours, pattern, writers, batch and kill.
-        """
-        return (
-            self.backend,
-            self.payload,
-            self.size,
-            self.codec,
-            self.delivery,
-            self.mode,
-            self.rate_per_s,
-            self.readers,
-            self.twin,
-            self.tail,
-            self.neighbours,
-            self.pattern,
-            self.writers,
-            self.batch,
-            self.kill,
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return plain values, fit for msgpack, JSON and `from_dict`."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a trial from what `as_dict` returned."""
-        return cls(**{**values, "loads": tuple(values.get("loads", ()))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,15 +161,23 @@ class SweepSpec:
     neighbours: tuple[int, ...] = (0,)
     """How many processes keep a core busy each while a trial is measured: every cell is measured beside each of these
     numbers of them. The A/A control runs beside the first."""
-    pattern: Pattern = "broadcast"
-    """A queue or fan-in has trials of its own: `modes`, `rate_per_s`, `control`, `look` and `tail` do not apply."""
+    pattern: Work = "broadcast"
+    """A queue, fan-in or rpc has trials of its own: `modes`, `rate_per_s`, `control`, `look` and `tail` do not apply."""
     peers: tuple[int, ...] = ()
-    """Numbers of workers of a queue, or of writers of a fan-in; empty for a broadcast."""
+    """Numbers of workers of a queue, of writers of a fan-in, or of clients of rpc; empty for a broadcast."""
     batches: tuple[int, ...] = (1,)
     """Of a queue or fan-in: how many messages a writer hands over together. At a given rate, it waits until the last of
     them is due."""
     loads: tuple[float, ...] = USUAL_LOADS
-    """Of a queue or fan-in: the shares of what it carries flat out at which the time to receipt is measured."""
+    """Of a queue, fan-in or rpc: the shares of what it carries flat out at which times are measured."""
+    in_flight: tuple[int, ...] = (1,)
+    """Of rpc: how many calls a client may have in flight."""
+    reply_sizes: tuple[int, ...] = ()
+    """Of rpc: bytes of the array in a reply; empty: as many as in the request."""
+    services_s: tuple[float, ...] = (0.0,)
+    """Of rpc: for how long the method works."""
+    p99_limit_s: float = USUAL_P99_LIMIT_S
+    """Of rpc: the tables say how many calls per second it takes with a p99 of at most this."""
 
     def __post_init__(self) -> None:
         for field in ("backends", "sizes", "modes", "neighbours"):
@@ -413,7 +198,7 @@ class SweepSpec:
         require_range("seed", self.seed, 0, 2**63)
         require_range("warmup_s", self.warmup_s, 0.001, 60)
         require_range("window_s", self.window_s, 0.01, 3600)
-        require_range("depth", self.depth, 2, _MAX_DEPTH)
+        require_range("depth", self.depth, 2, MAX_DEPTH)
         require_choice("wait", self.wait, WAIT_STRATEGIES)
         if not _PIN.fullmatch(self.pin):
             raise ConfigError("pin", self.pin, "auto, none, or cores such as 0,1")
@@ -424,13 +209,11 @@ class SweepSpec:
         self._require_pattern()
 
     def _require_pattern(self) -> None:
-        require_choice("pattern", self.pattern, PATTERNS)
+        require_choice("pattern", self.pattern, WORKS)
         if self.pattern == "broadcast":
-            for field, usual in (("peers", ()), ("batches", (1,)), ("loads", USUAL_LOADS)):
-                if (value := getattr(self, field)) != usual:
-                    raise ConfigError(field, ",".join(map(str, value)), "nothing beside pattern broadcast")
+            self._require_usual("peers", "batches", "loads")
             return
-        peers = "writers" if self.pattern == "fan_in" else "readers"
+        peers = {"queue": "readers", "fan_in": "writers"}.get(self.pattern, "clients")
         for field, name, low, high in (
             ("peers", peers, 1, _MAX_PEERS), ("batches", "batches", 1, _MAX_BATCH), ("loads", "loads", 0.01, 1.0),
         ):  # fmt: skip
@@ -442,16 +225,41 @@ class SweepSpec:
             raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
         if self.variants:
             raise ConfigError("variant", str(self.variants[0]), f"none: a {self.pattern} is measured without variants")
+        if self.pattern == "rpc":
+            self._require_calls()
+        else:
+            self._require_usual("in_flight", "reply_sizes", "services_s")
+
+    def _require_calls(self) -> None:
+        self._require_usual("batches")
+        if self.payload != "bytes":
+            raise ConfigError("payload", self.payload, "bytes for rpc, whose requests and replies are arrays of them")
+        for field, values, low, high in (
+            ("in_flight", self.in_flight, 1, _MAX_IN_FLIGHT),
+            ("services_s", self.services_s, 0, _MAX_SERVICE_S),
+        ):
+            require_some(field, values)
+            for value in values:
+                require_range(field, value, low, high)
+        for size in self.reply_sizes:
+            require_range("reply_sizes", size, 0, MAX_PAYLOAD_BYTES)
+        require_range("p99_limit_s", self.p99_limit_s, 1e-6, 60)
+
+    def _require_usual(self, *names: str) -> None:
+        """Raise ConfigError unless options that do not apply are as nobody gave them."""
+        for name in names:
+            if (value := getattr(self, name)) != self.__dataclass_fields__[name].default:
+                raise ConfigError(name, ",".join(map(str, value)), f"nothing beside pattern {self.pattern}")
 
     @property
     def most_readers(self) -> int:
         """The most readers that a channel of the sweep has."""
-        return {"broadcast": self.readers, "queue": max(self.peers, default=1), "fan_in": 1}[self.pattern]
+        return {"broadcast": self.readers, "queue": max(self.peers, default=1)}.get(self.pattern, 1)
 
     @property
     def most_writers(self) -> int:
         """The most writers that a channel of the sweep has."""
-        return max(self.peers) if self.pattern == "fan_in" else 1
+        return max(self.peers) if self.pattern in {"fan_in", "rpc"} else 1
 
     def _require_payload(self) -> None:
         """Check payload, sizes and codec; whether a codec can encode the user's own object shows when it does."""
@@ -536,24 +344,30 @@ class SweepSpec:
     def pattern_trials(
         self, backend: str, size: int, payload_bytes: int, round_index: int, neighbours: int = 0
     ) -> tuple[TrialSpec, ...]:
-        """Return the trials of a queue or fan-in with one backend and payload in a round: one for each number of peers
-        and each batch, and of a queue with several workers one in which the first of them is killed.
+        """Return the trials of a queue, fan-in or rpc with one backend and payload in a round: one for each number of
+        peers and each batch, and of a queue with several workers one in which the first of them is killed.
         """
         plain = self.trial(backend, size, payload_bytes, "saturate", round_index, neighbours=neighbours)
-        windows = 1 + len(self.loads)
+        windows = 1 + len(self.loads) + (self.pattern == "rpc")
         trials = [
             replace(
                 plain,
                 pattern=self.pattern,
                 readers=peers if self.pattern == "queue" else 1,
-                writers=peers if self.pattern == "fan_in" else 1,
+                writers=1 if self.pattern == "queue" else peers,
                 batch=batch,
+                in_flight=in_flight,
+                reply_bytes=reply_bytes,
+                service_ns=round(1e9 * service_s),
                 loads=self.loads,
                 window_s=self.window_s * windows,
                 turns=windows,
             )
             for peers in self.peers
             for batch in self.batches
+            for in_flight in self.in_flight
+            for reply_bytes in (self.reply_sizes or (payload_bytes,) if self.pattern == "rpc" else (0,))
+            for service_s in self.services_s
         ]
         if self.pattern == "queue" and self.most_readers > 1:
             most = next(trial for trial in trials if trial.readers == self.most_readers)
