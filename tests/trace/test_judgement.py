@@ -24,9 +24,10 @@ from ipcbench.trace.readers.everything import find
 from ipcbench.trace.readers.own import read_segment
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_text, make_report
+from ipcbench.trace.report.shares import stage_shares
 from ipcbench.trace.report.sums import TrafficTotals
 from ipcbench.trace.report.weighted import Variance, WeightedSums
-from ipcbench.trace.schema import PIPELINE, RPC, SEND
+from ipcbench.trace.schema import PIPELINE, RPC, SEND, Schema
 from ipcbench.util.clock import now_ns
 from tests.trace.logs import V3, head, rows, tq_call
 from tests.trace.made import Made
@@ -481,3 +482,58 @@ def test_variation_is_that_of_all_calls(tmp_path: Path, sample: int) -> None:
     assert any(finding.rule == "R16" for finding in report.findings) <= (sample == 1)
     text = as_text(report)
     assert ("with a record (400 in all)" in text) == (sample > 1)
+
+
+def test_nothing_is_estimated_from_a_few_calls(tmp_path: Path) -> None:
+    """Where no total is known, no mean, no share and no stage is, either: only what the timed calls took."""
+    recorder = trace.start(tmp_path, budget=0.0005)
+    for _ in range(300):
+        with recorder.call("Matmul") as call:
+            call.serialized(100)
+            call.sent()
+            call.received(100)
+    trace.stop()
+    report = of(tmp_path)
+    (segment,) = json.loads(as_json(report))["segments"]
+    (method,) = segment["methods"]
+    assert 0 < method["timed_count"] < 300
+    for figures in (segment, method):
+        assert (figures["total_ns"], figures["total_error_ns"]) == (None, None)
+        assert figures["total_least_ns"] > 0
+        assert {(stage["total_ns"], stage["total_error_ns"], stage["share_ratio"]) for stage in figures["stages"]} == {
+            (None, None, None)
+        }
+    assert (method["mean_ns"], method["sent_bytes"], method["moved_error_bytes"]) == (None, None, None)
+    (row,) = (line.split() for line in as_text(report).splitlines() if line.startswith("  Matmul"))
+    assert (row[2], row[7], row[9]) == ("–", "≥", "–")
+    assert "mean" not in as_text(report).splitlines()[4]
+    assert not report.findings
+
+
+def test_stages_are_estimated_with_their_errors(tmp_path: Path) -> None:
+    """A stage that varies is known less well than one that does not."""
+    made, begin, schema = Made(tmp_path, "client"), 10**9, Schema("two", ("even", "uneven"))
+    for number in range(200):
+        begin += 10 * MS
+        made.call("step", [begin, begin + MS, begin + MS + (1 + number % 3) * MS], schema)
+        made.sampled("step", 4, schema)
+    made.segment.close()
+    totals, no_bins = TrafficTotals(), np.zeros(4, np.int64)
+    (path,) = tmp_path.iterdir()
+    for batch in read_segment(path, Notes()):
+        totals.add(batch)
+    bulk = Bulk(
+        totals.groups[0].segment, schema.stages, "step", no_bins, 0, 800, 0, -1, -1, 0, 0, np.zeros(4, np.int64)
+    )
+    totals.add_bulk(bulk)
+    (group,) = totals.groups
+    even, uneven, rest = stage_shares(group)
+    assert even.ns == pytest.approx(1000 * MS)
+    assert uneven.ns == pytest.approx(2000 * MS, rel=0.02)
+    assert (rest.ns, rest.error_ns) == (0.0, 0.0)
+    assert even.error_ns is not None
+    assert uneven.error_ns is not None
+    unseen = 3 / 200 * 800
+    assert even.error_ns == pytest.approx(unseen * MS, rel=0.01), "only what may have been missed"
+    assert uneven.error_ns > math.hypot(unseen * 3 * MS, 800**0.5 * MS / 2)
+    assert uneven.text.startswith("≈ ")
