@@ -14,7 +14,7 @@ from ipcbench.trace.readers.batch import Batch, Ints
 _LATEST = 4
 """How many of the latest calls of a process tell what those were for which no record stands."""
 
-_LEAST_WEIGHING = 100
+_LEAST_WEIGHING = 10
 """With fewer calls that stand for others, nobody knows how far an estimate may be off."""
 
 
@@ -57,7 +57,7 @@ class WeightedSums:
 
     Attributes:
         count: for how many calls others stand.
-        weighing_count: how many stand for them.
+        squares: the sum of the squares of the weights of those that stand for them.
         total_ns, stage_ns, sent_bytes, recv_bytes: estimates of their sums; bytes that nobody noted count as 0.
         time, moved: variances of the estimates of their time (ns) and of what they moved (bytes).
         stage_times: the same of the time in each stage.
@@ -69,7 +69,7 @@ class WeightedSums:
     """
 
     count: float = 0.0
-    weighing_count: int = 0
+    squares: float = 0.0
     total_ns: float = 0.0
     stage_ns: list[float] = field(default_factory=list)
     sent_bytes: float = 0.0
@@ -93,6 +93,7 @@ class WeightedSums:
         return replace(
             self,
             count=self.count + count,
+            squares=self.squares * (1.0 + count / self.count) ** 2 if self.count else 0.0,  # they tell nothing more
             total_ns=self.total_ns + count * means[0],
             sent_bytes=self.sent_bytes + count * means[1],
             recv_bytes=self.recv_bytes + count * means[2],
@@ -129,11 +130,16 @@ class WeightedSums:
         """The largest share that calls may have of which none has a record (95 %, the rule of three)."""
         return min(1.0, 3.0 / self.weighing_count) if self.weighing_count else 1.0
 
+    @property
+    def weighing_count(self) -> float:
+        """How many calls stand for others: as many of equal weights as would tell as much (Kish's effective size)."""
+        return self.count**2 / self.squares if self.squares else 0.0
+
     def add(self, batch: Batch, chosen: Ints, weights: npt.NDArray[np.float64]) -> None:
         """Add what the chosen calls tell, with their weights."""
         times = batch.total_ns[chosen].astype(np.float64)
         self.count += float(weights.sum())
-        self.weighing_count += int(np.count_nonzero(weights))
+        self.squares += float(weights @ weights)
         self.total_ns += float(weights @ times)
         self._add_stages(batch.stage_ns[chosen].astype(np.float64), weights)
         sent, recv = np.maximum(batch.sent_bytes[chosen], 0), np.maximum(batch.recv_bytes[chosen], 0)
