@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 from ipcbench.errors import (
     BackendUnavailable,
     ConfigError,
+    EndpointClosed,
     MessageTooLarge,
     PayloadTypeError,
     TransportError,
@@ -306,7 +307,9 @@ class Writer(Endpoint):
         self._give_up_reserved()
 
     def _require_open(self) -> None:
-        """Raise what `write` raises after `close`; built-in writers do."""
+        """Raise EndpointClosed if the writer has an attribute `closed` that says so, as every `Owned` one has."""
+        if getattr(self, "closed", False):
+            raise EndpointClosed("this writer is closed")
 
     _limit_bytes: int = sys.maxsize
     """Size of the largest message; built-in writers set it."""

@@ -108,6 +108,21 @@ def test_endpoints_of_a_queue_close_for_good(name: str, channel_name: str) -> No
     backend.destroy(address)
 
 
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_thread_may_have_both_ends_of_a_queue(name: str, channel_name: str) -> None:
+    """While the writer waits, the worker can do nothing: neither say that it is there, nor what it has finished."""
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", depth=2))
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as worker:
+        with pytest.raises(TransportTimeout, match=rf"no message in channel '{channel_name}' within 0 s"):
+            worker.read(0)
+        for number in range(10):
+            writer.write(b"%d" % number, LIMIT_S)
+            assert worker.read(LIMIT_S) == b"%d" % number
+            worker.release()
+    backend.destroy(address)
+
+
 @pytest.mark.parametrize("name", ["shm", "pipe"])
 def test_all_workers_gone_is_an_error_of_the_writer(name: str, channel_name: str) -> None:
     backend = get_backend(name)()
