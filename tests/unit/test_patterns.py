@@ -55,6 +55,15 @@ def test_what_a_backend_does_not_offer_is_refused() -> None:
         get_backend("mpi")().create(spec("ipcb-none", pattern="queue"))
 
 
+@pytest.mark.parametrize("name", BACKENDS[1:])
+def test_too_many_workers_and_too_many_writers_are_refused(name: str) -> None:
+    backend = get_backend(name)()
+    limit = backend.capabilities.max_readers
+    for role, pattern in (("readers", "queue"), ("writers", "fan_in")):
+        with pytest.raises(Unsupported, match=rf"{limit + 1} {role} \(at most {limit}\)"):
+            backend.create(spec("ipcb-none", pattern=pattern, **{role: limit + 1}))
+
+
 def test_a_name_that_is_too_long_for_the_parts_is_refused_and_nothing_is_left() -> None:
     with pytest.raises(ConfigError, match="1 to 43 characters"):
         get_backend("shm")().create(spec("a" * 44, pattern="queue"))
