@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NoReturn, Protocol, Self
 from ipcbench.errors import (
     BackendUnavailable,
     ConfigError,
+    EndpointClosed,
     MessageTooLarge,
     PayloadTypeError,
     TransportError,
@@ -98,7 +99,7 @@ class Capabilities:
     max_message_bytes: int
     """Size of the largest message that a channel of this backend can carry."""
     max_readers: int
-    """Largest number of readers of a channel."""
+    """Largest number of readers of a channel, and of writers of a fan-in."""
     zero_copy_read: bool
     """True if `read` returns the transport's own memory; False if it returns a private copy."""
     waits: frozenset[WaitStrategy]
@@ -306,7 +307,9 @@ class Writer(Endpoint):
         self._give_up_reserved()
 
     def _require_open(self) -> None:
-        """Raise what `write` raises after `close`; built-in writers do."""
+        """Raise EndpointClosed if the writer has an attribute `closed` that says so, as every `Owned` one has."""
+        if getattr(self, "closed", False):
+            raise EndpointClosed("this writer is closed")
 
     _limit_bytes: int = sys.maxsize
     """Size of the largest message; built-in writers set it."""
@@ -453,6 +456,7 @@ class Backend(ABC):
             (channel.delivery in can.deliveries, f"delivery {channel.delivery}"),
             (channel.pattern in can.patterns, f"pattern {pattern}, only {only}"),
             (channel.readers <= can.max_readers, f"{channel.readers} readers (at most {can.max_readers})"),
+            (channel.writers <= can.max_readers, f"{channel.writers} writers (at most {can.max_readers})"),
             (
                 channel.max_message_bytes <= can.max_message_bytes,
                 f"messages of {channel.max_message_bytes} bytes (at most {can.max_message_bytes})",

@@ -128,7 +128,8 @@ class Worker:
         """Offer messages for one window of a queue or fan-in."""
         assert isinstance(self._pattern_part, Offering)  # noqa: S101 - the coordinator knows who writes
         _stop_collecting()
-        return asdict(self._pattern_part.offer(request["window_ns"], request["rate_per_s"], Phase(request["phase"])))
+        times = request["begin_ns"], request["window_ns"]
+        return asdict(self._pattern_part.offer(*times, request["rate_per_s"], Phase(request["phase"])))
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call a function of a layer above, named as `module:function`, with this worker and the request."""

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
 from ipcbench.backend import Address, Reader, require_some
-from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportTimeout
+from ipcbench.errors import EndOfStream, PeerLost, TransportTimeout
+from ipcbench.patterns.parts import Composed
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.directory import as_transport_errors
 from ipcbench.sync.wait import Watch
@@ -20,7 +21,7 @@ _LISTEN_EVERY = 16
 """How many messages are read between two looks for writers that have something, while some are known to."""
 
 
-class FanInReader(Reader):
+class FanInReader(Composed, Reader):
     """Reads the messages of all writers: of each in order, and of all that have some, in turns.
 
     A signal handler may raise between any two steps. So what was read, and who was lost, is kept in an attribute until
@@ -36,9 +37,8 @@ class FanInReader(Reader):
         Raises:
             TransportError: as `Backend.open_reader`; none is left open.
         """
-        self._channel = channel
+        super().__init__(channel)
         self.last_writer = -1
-        self._closed = False
         with ExitStack() as undo:
             self._sources = {index: undo.enter_context(open_part(each)) for index, each in enumerate(parts)}
             self._all = list(self._sources.values())
@@ -76,8 +76,7 @@ class FanInReader(Reader):
 
     def _fetch(self, most: int, timeout_s: float | None) -> None:
         """Read messages of one writer, unless some are left of a call that was interrupted."""
-        if self._closed:
-            raise EndpointClosed(f"the reader of channel {self._channel.name!r} is closed")
+        self._require_open()
         if not self._views:
             self.release()
         deadline, is_first = deadline_ns(timeout_s), True
@@ -149,8 +148,7 @@ class FanInReader(Reader):
                 self._ready.append(index)
 
     def fileno(self) -> int:
-        if self._closed:
-            raise EndpointClosed(f"the reader of channel {self._channel.name!r} is closed")
+        self._require_open()
         if self._watch is None:
             with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
                 self._watch = Watch()

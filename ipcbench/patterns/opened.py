@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import TypeVar
 
 from ipcbench.backend import Address, Backend, Reader, Writer
@@ -14,6 +14,7 @@ from ipcbench.patterns.parts import addresses_of, create_parts, destroy_parts
 from ipcbench.patterns.queue import QueueReader, QueueWriter
 from ipcbench.spec import PATTERNS, ChannelSpec
 from ipcbench.sync.interrupts import whole
+from ipcbench.sync.locks import is_open
 
 Kind = TypeVar("Kind", bound=type[Backend])
 
@@ -60,7 +61,11 @@ def _open_writer(backend: Backend, address: Address, index: int) -> Writer:
         return backend.open_writer(parts[index])
     with ExitStack() as undo:
         workers = [
-            (undo.enter_context(backend.open_writer(tasks)), undo.enter_context(backend.open_reader(finished, 0)))
+            (
+                undo.enter_context(backend.open_writer(tasks)),
+                undo.enter_context(backend.open_reader(finished, 0)),
+                partial(is_open, tasks, "reader-0"),
+            )
             for tasks, finished in zip(parts[::2], parts[1::2], strict=True)
         ]
         writer = QueueWriter(address.channel, workers)
@@ -75,7 +80,7 @@ def _open_reader(backend: Backend, address: Address, index: int) -> Reader:
         return FanInReader(address.channel, parts, lambda part: backend.open_reader(part, 0))
     with ExitStack() as undo:
         tasks = undo.enter_context(backend.open_reader(parts[2 * index], 0))
-        worker = QueueReader(tasks, undo.enter_context(backend.open_writer(parts[2 * index + 1])))
+        worker = QueueReader(address.channel, tasks, undo.enter_context(backend.open_writer(parts[2 * index + 1])))
         undo.pop_all()
         return worker
 

@@ -1,4 +1,4 @@
-"""The channels that a pattern consists of."""
+"""The channels that a pattern consists of, and what the endpoints that are made of theirs have in common."""
 
 from __future__ import annotations
 
@@ -7,15 +7,33 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
-from ipcbench.backend import Address, Backend
-from ipcbench.errors import ConfigError, TransportError
+from ipcbench.backend import Address, Backend, Endpoint
+from ipcbench.errors import ConfigError, EndpointClosed, TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.ownership import own
 
 NUMBER_BYTES = 8
 """Of the number before each task, and of a count of finished ones."""
 
 LONGEST_NAME = 43
 """Of a channel with a pattern: its parts' names have up to five characters more."""
+
+
+class Composed(Endpoint):
+    """An endpoint that is made of endpoints, and that a forked child can no more use than these."""
+
+    def __init__(self, channel: ChannelSpec) -> None:
+        self._channel = channel
+        self._closed = False
+        own(self)
+
+    def let_go(self) -> None:
+        """Be closed from now on, in a forked child; the parts let go of what they hold."""
+        self._closed = True
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise EndpointClosed(f"this endpoint of channel {self._channel.name!r} is closed")
 
 
 def parts_of(channel: ChannelSpec) -> Iterator[ChannelSpec]:

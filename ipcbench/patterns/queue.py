@@ -12,7 +12,7 @@ number, and a worker passes by what it has had.
 from __future__ import annotations
 
 import select
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from struct import Struct
@@ -20,20 +20,20 @@ from struct import Struct
 from ipcbench.backend import Message, Reader, Writer, bytes_of, joined, require_some
 from ipcbench.errors import (
     EndOfStream,
-    EndpointClosed,
     MessageTooLarge,
     PeerLost,
     TransportError,
     TransportTimeout,
 )
 from ipcbench.patterns.fan_in import LOOK_NS
-from ipcbench.patterns.parts import NUMBER_BYTES
+from ipcbench.patterns.parts import NUMBER_BYTES, Composed
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 _NUMBER = Struct("<Q")
 _SAY_S = 0.1
-"""How long a worker waits at once for the writer to be there."""
+"""How long a worker waits at once for a message, before it tries again to say what it could not, and with what it says
+first for the connection to a writer that is there."""
 
 
 class _Worker:
@@ -43,15 +43,16 @@ class _Worker:
         held: the messages that it has and has not finished, by number, each with its id in the queue.
         next_number: of the next message for it.
         is_unsure: whether the last of them may not have been sent.
-        has_come: whether it has said something.
+        has_come: whether it has said something, or was seen to be open.
     """
 
-    __slots__ = ("_said", "finished", "has_come", "held", "index", "is_unsure", "next_number", "tasks")
+    __slots__ = ("_is_open", "_said", "finished", "has_come", "held", "index", "is_unsure", "next_number", "tasks")
 
-    def __init__(self, index: int, tasks: Writer, finished: Reader) -> None:
+    def __init__(self, index: int, tasks: Writer, finished: Reader, is_open: Callable[[], bool]) -> None:
         self.index = index
         self.tasks = tasks
         self.finished = finished
+        self._is_open = is_open
         self.held: dict[int, tuple[int, bytes]] = {}
         self.next_number = 0
         self.is_unsure = self.has_come = False
@@ -76,6 +77,13 @@ class _Worker:
                 for number in [number for number in self.held if number < done_count]:
                     self.held.pop(number, None)
                 self._said, self.has_come = None, True
+
+    def look(self) -> None:
+        """Find out whether it is there, though it has said nothing: it may wait for a message on its descriptor, and
+        could say nothing before this writer was there.
+        """
+        self.learn()
+        self.has_come = self.has_come or self._is_open()
 
     def give(self, task_id: int, message: bytes) -> bool:
         """Send it a message if there is room; return whether it was sent.
@@ -104,15 +112,18 @@ class _Worker:
         return True
 
 
-class QueueWriter(Writer):
+class QueueWriter(Composed, Writer):
     """The writer of a queue.
 
     Attributes:
         redelivered_count: messages that were given to another worker, since the first one left or died.
     """
 
-    def __init__(self, channel: ChannelSpec, workers: Iterable[tuple[Writer, Reader]]) -> None:
-        self._channel = channel
+    def __init__(self, channel: ChannelSpec, workers: Iterable[tuple[Writer, Reader, Callable[[], bool]]]) -> None:
+        """Take over the writer of the tasks of each worker, the reader of what it has finished, and how to find out
+        whether the worker is open.
+        """
+        super().__init__(channel)
         self._limit_bytes = channel.max_message_bytes
         self._workers = {index: _Worker(index, *ends) for index, ends in enumerate(workers)}
         self._ends = [end for worker in self._workers.values() for end in (worker.tasks, worker.finished)]
@@ -126,7 +137,6 @@ class QueueWriter(Writer):
         self._returned: dict[int, bytes] = {}
         self._ids = count()
         self._look_ns = 0
-        self._closed = False
         self.redelivered_count = 0
 
     @property
@@ -226,14 +236,15 @@ class QueueWriter(Writer):
         now = now_ns()
         if now >= self._look_ns:
             self._look_ns = now + LOOK_NS
-            heard = list(self._workers.values())
+            heard, hear = list(self._workers.values()), _Worker.look
         else:
             until = self._look_ns if deadline is None else min(self._look_ns, deadline)
             ready = self._poller.poll(max(0, -(-(until - now) // 1_000_000)))
             heard = [self._worker_of[descriptor] for descriptor, _ in ready if descriptor in self._worker_of]
+            hear = _Worker.learn
         for worker in heard:
             try:
-                worker.learn()
+                hear(worker)
             except (EndOfStream, PeerLost):
                 self._lose(worker)
         return bool(heard)
@@ -251,10 +262,6 @@ class QueueWriter(Writer):
             closing.callback(worker.finished.close)
             closing.callback(worker.tasks.close)
 
-    def _require_open(self) -> None:
-        if self._closed:
-            raise EndpointClosed(f"the writer of channel {self._channel.name!r} is closed")
-
     def close(self) -> None:
         self._closed = True
         with ExitStack() as closing:
@@ -262,33 +269,31 @@ class QueueWriter(Writer):
                 closing.callback(end.close)
 
 
-class QueueReader(Reader):
+class QueueReader(Composed, Reader):
     """A worker. It says that it has finished with a message at the next `read`, at `release` and at `close`."""
 
-    def __init__(self, tasks: Reader, finished: Writer) -> None:
+    def __init__(self, channel: ChannelSpec, tasks: Reader, finished: Writer) -> None:
+        super().__init__(channel)
         self._tasks = tasks
         self._finished = finished
-        self._has_one = self._is_closed = False
+        self._has_one = False
         self._next_number = 0
         self._finished_count, self._said_count = 0, -1
         self._views: Sequence[memoryview] = ()
-        with suppress(TransportTimeout):  # if the writer is there; else at the first `read`
-            self._say(0.0)
+        self._say_now()
 
     @property
     def waits(self) -> WaitStrategy | None:
         waits = self._tasks.waits
         return waits if isinstance(waits, str) else None
 
-    def _say(self, timeout_s: float) -> None:
-        """Say how many it has finished, if it has not said so.
-
-        Raises:
-            TransportTimeout: the writer is not there yet.
-        """
+    def _say_now(self) -> None:
+        """Say how many it has finished, if it has not said so; next time, if there is no room or no writer yet."""
         if self._said_count != self._finished_count:
-            self._finished.write(_NUMBER.pack(self._finished_count), timeout_s)
-            self._said_count = self._finished_count
+            is_connecting = self._said_count < 0 < self._finished_count
+            with suppress(TransportTimeout):
+                self._finished.write(_NUMBER.pack(self._finished_count), _SAY_S if is_connecting else 0.0)
+                self._said_count = self._finished_count
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._fetch(1, timeout_s)
@@ -313,8 +318,7 @@ class QueueReader(Reader):
         """Read messages, unless some are left of a call that was interrupted, until the first is one that has not come
         before.
         """
-        if self._is_closed:
-            raise EndpointClosed("this worker is closed")
+        self._require_open()
         if not self._views:
             self.release()
         deadline = deadline_ns(timeout_s)
@@ -322,51 +326,48 @@ class QueueReader(Reader):
             if self._views:
                 self._views = self._views[1:]
             else:
-                self._await(most, deadline)
+                self._await(most, deadline, timeout_s)
 
-    def _await(self, most: int, deadline: int | None) -> None:
-        """Read the next messages; the writer gives none to a worker of which it has not heard."""
-        while self._said_count < 0:
-            left_s = remaining_s(deadline)
-            try:
-                self._say(_SAY_S if left_s is None else min(_SAY_S, left_s))
-            except TransportTimeout:
-                if left_s is not None and left_s <= _SAY_S:
-                    raise
+    def _await(self, most: int, deadline: int | None, timeout_s: float | None) -> None:
+        """Read the next messages.
+
+        Raises:
+            TransportTimeout: there was none by `deadline`, which is that of `timeout_s`.
+        """
         while not self._views:
             left_s = remaining_s(deadline)
-            # what could not be said, the writer may be waiting for: its channel may be full of what was said twice
+            # The writer may be waiting for what could not be said: it is new, or has had no room for what came twice.
             is_brief = self._said_count != self._finished_count and (left_s is None or left_s > _SAY_S)
             wait = (_SAY_S if is_brief else left_s,)
             once = zip(map(self._tasks.read, wait)) if most == 1 else map(self._tasks.read_many, (most,), wait)
             try:
                 for self._views in once:
                     pass
-            except TransportTimeout:
+            except TransportTimeout as error:
                 if not is_brief:
-                    raise
+                    raise TransportTimeout(
+                        f"no message in channel {self._channel.name!r} within {timeout_s} s"
+                    ) from error
                 self.release()
 
     def release(self) -> None:
-        if self._is_closed or self._views:
+        if self._closed or self._views:
             return
         if self._has_one:
             self._tasks.release()
             self._finished_count, self._has_one = self._next_number, False
-        if self._said_count >= 0:
-            with suppress(TransportTimeout):  # then next time
-                self._say(0.0)
+        self._say_now()
 
     def fileno(self) -> int | None:
-        with suppress(TransportTimeout):
-            self._say(0.0)
+        self._require_open()
+        self._say_now()
         return self._tasks.fileno()
 
     def close(self) -> None:
         with ExitStack() as closing:
             closing.callback(self._tasks.close)
             closing.callback(self._finished.close)
-            if not self._is_closed:
+            if not self._closed:
                 with suppress(TransportError):  # the writer is gone: there is nobody to tell
                     self.release()
-            self._is_closed = True
+            self._closed = True

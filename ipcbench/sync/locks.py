@@ -15,7 +15,7 @@ from pathlib import Path
 from ipcbench.backend import Address
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import no_channel, open_directory
+from ipcbench.sync.directory import channel_directory, no_channel, open_directory
 from ipcbench.sync.interrupts import is_of_handler, no_fork
 from ipcbench.sync.ownership import own
 from ipcbench.util.files import advice_on
@@ -131,6 +131,17 @@ def is_held(directory: Path, role: str) -> bool:
     takes the lock for a moment.
     """
     return is_locked(lock_path(directory, role))
+
+
+def is_open(address: Address, role: str) -> bool:
+    """Return whether a living process has that endpoint open; False of a backend that keeps no endpoint locks."""
+    try:
+        path = lock_path(channel_directory(address), role)
+        return path.stat().st_size > 0 and is_locked(path)  # who opens it just now must find the lock free
+    except (OSError, TransportError) as error:
+        if is_of_handler(error):
+            raise
+        return False
 
 
 def was_released(directory: Path, role: str) -> bool:

@@ -221,6 +221,17 @@ class Fixture:
         """The deliveries that the backend offers, in a fixed order."""
         return sorted(self.can.deliveries)
 
+    @property
+    def kinds(self) -> Iterator[dict[str, Any]]:
+        """Yield what `channel` takes for one of each kind: of each delivery, and of each other pattern."""
+        for delivery in self.deliveries:
+            yield {"delivery": delivery, "readers": self.most_readers}
+        stream: dict[str, Any] = {"delivery": "every_message", "settled": False}
+        if "queue" in self.can.patterns:
+            yield {**stream, "pattern": "queue", "readers": self.most_readers}
+        if "fan_in" in self.can.patterns:
+            yield {**stream, "pattern": "fan_in", "readers": 1, "writers": 2}
+
     def need(self, delivery: Delivery) -> None:
         """Skip the law unless the backend offers this delivery."""
         if delivery not in self.can.deliveries:

@@ -155,19 +155,42 @@ def test_the_sample_has_its_size_and_no_call_is_forgotten(by: Any, period: int, 
     made = Made(by, always=False)
     made.site.period, made.site.untimed = period, untimed
     count = 3000 * period
-    recorded = seen = 0
+    recorded = seen = warm_ups = 0
     for _ in range(count):
         call = made.site.begin()
         if call is not made.no_op:
-            seen += 1
+            seen += not call._warm_up
+            warm_ups += call._warm_up
             call.__enter__()
             recorded += call._recorded
             call.__exit__(None, None, None)
+    assert warm_ups <= recorded
+    assert bool(warm_ups) == untimed
     assert 0.9 < recorded * period / count < 1.1
     passed, counted = made.site.passed()
     assert len(made.looks) == 1  # at once, and not again before it is time
     assert (passed + made.looks[0], counted) == (count, count - seen)
     assert made.site.passed() == (0, 0)
+
+
+def test_the_call_before_one_that_is_timed_is_timed_and_discarded(by: Any) -> None:
+    made = Made(by, always=False)
+    made.site.period, made.site.untimed = 16, True
+    kinds = ""
+    for number in range(2000):
+        call = made.site.begin()
+        if call is made.no_op:
+            kinds += "."
+            continue
+        kinds += "w" if call._warm_up else "R"
+        call.__enter__()
+        call.mark(sent_bytes=number)
+        call.__exit__(ValueError if call._warm_up else None, None, None)
+    assert kinds.count("R") > 50
+    assert ".R" not in kinds
+    assert "ww" not in kinds
+    kept = [sizes[0] for *_, sizes in made.records()] + [sent_bytes for _, sent_bytes, *_ in made.left]
+    assert kept == [at for at, kind in enumerate(kinds) if kind == "R"]
 
 
 def test_sites_of_different_seeds_record_different_calls(by: Any) -> None:

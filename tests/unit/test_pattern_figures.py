@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,16 +20,17 @@ from ipcbench.analysis.report.render import as_csv, as_json, as_markdown, as_tex
 from ipcbench.analysis.report.screen import screen
 from ipcbench.analysis.report.so_far import so_far
 from ipcbench.analysis.report.tables import tables
-from ipcbench.errors import ConfigError, StoreError
+from ipcbench.errors import ConfigError, StoreError, TrialError
 from ipcbench.harness.loops import write_batches, write_batches_paced
 from ipcbench.harness.patterns.digest import Delivered, Receipts, Step, is_held, slowest_p99_ns
-from ipcbench.harness.patterns.parts import Offered, began_numbers, make_began_file
+from ipcbench.harness.patterns.parts import Offered, Offering, began_numbers, make_began_file
+from ipcbench.harness.patterns.trial import PatternTrial
 from ipcbench.results.model import TrialResult
 from ipcbench.spec import SweepSpec
 from ipcbench.stats.fairness import jain_index, largest_share
 from ipcbench.sweeps.load import load_sweep
 from ipcbench.util.clock import now_ns
-from ipcbench.workload.message import INTENDED, SEQUENCE, Outgoing, unpack_word
+from ipcbench.workload.message import INTENDED, SEQUENCE, Outgoing, Phase, unpack_word
 from tests.unit.pattern_runs import make_pattern_run, pattern_sweep
 
 
@@ -115,6 +117,44 @@ def test_a_window_of_a_fan_in_counts_while_all_writers_write() -> None:
     found = taken.window(step, 1, by_writer=True)
     assert found.peer_counts == (5, 5)
     assert found.rate_per_s == pytest.approx(10 / 1e-6)
+
+
+def test_the_rate_that_loads_are_shares_of_is_that_of_all_writers_beside_each_other() -> None:
+    """A writer that has the transport for itself, before the others begin, is faster than beside them."""
+    together = Step(None, (Offered(0, 500, 0, 1000), Offered(1, 300, 400, 1000)), 1000.0)
+    assert together.capacity_per_s == pytest.approx(800 / 1e-6)
+    assert together.is_together
+    apart = Step(None, (Offered(0, 500, 0, 1000), Offered(1, 300, 501, 1000)), 1000.0)
+    assert not apart.is_together
+    assert not Step(None, (Offered(0, 0, 501, 1000),), 1000.0).is_together, "it learned too late of the window"
+    assert Step(0.5, (Offered(0, 1, 0, 10), Offered(1, 1, 499, 510)), 1000.0, 2e6).is_together
+
+
+@pytest.mark.parametrize(("late_count", "reason"), [(3, ""), (8, "in 8 windows of 50 ms")])
+def test_a_window_in_which_the_writers_were_not_together_is_measured_again(late_count: int, reason: str) -> None:
+    trial = PatternTrial.__new__(PatternTrial)
+    windows = iter([(Offered(0, 5, 0, 9), Offered(1, 5, 26_000_000, 9))] * late_count)
+    sound = (Offered(0, 5, 0, 9), Offered(1, 5, 24_000_000, 9))
+    trial._offer = lambda *_: next(windows, sound)  # type: ignore[method-assign]
+    if reason:
+        with pytest.raises(TrialError, match=reason):
+            trial._measure(0.05, 0.5, 1000.0)
+    else:
+        assert trial._measure(0.05, 0.5, 1000.0) == Step(0.5, sound, 5e7, 1000.0)
+
+
+def test_a_writer_that_learns_late_of_a_window_begins_at_once_and_ends_with_the_others() -> None:
+    writer = SimpleNamespace(write=lambda buffer, timeout_s: None, waits=None)
+    spec = pattern_sweep(pattern="fan_in", peers=(2,)).pattern_trials("shm", 64, 64, 0)[0]
+    offering = Offering(writer, 1, [bytes(64)], SimpleNamespace(trial=spec, stall_s=1.0))  # type: ignore[arg-type]
+    begin_ns, late_ns = now_ns() - 1_000_000, now_ns()
+    late = offering.offer(begin_ns, 5_000_000, 0.0, Phase.MEASURE)
+    assert late.begin_ns >= late_ns
+    assert (late.end_ns >= begin_ns + 5_000_000, late.first) == (True, 1)
+    soon_ns = now_ns() + 5_000_000
+    soon = offering.offer(soon_ns, 5_000_000, 0.0, Phase.MEASURE)
+    assert soon.begin_ns >= soon_ns
+    assert soon.first >= late.first + 2 * late.count
 
 
 def test_the_slowest_writer_is_unknown_if_one_sent_too_little() -> None:

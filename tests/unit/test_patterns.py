@@ -55,6 +55,15 @@ def test_what_a_backend_does_not_offer_is_refused() -> None:
         get_backend("mpi")().create(spec("ipcb-none", pattern="queue"))
 
 
+@pytest.mark.parametrize("name", BACKENDS[1:])
+def test_too_many_workers_and_too_many_writers_are_refused(name: str) -> None:
+    backend = get_backend(name)()
+    limit = backend.capabilities.max_readers
+    for role, pattern in (("readers", "queue"), ("writers", "fan_in")):
+        with pytest.raises(Unsupported, match=rf"{limit + 1} {role} \(at most {limit}\)"):
+            backend.create(spec("ipcb-none", pattern=pattern, **{role: limit + 1}))
+
+
 def test_a_name_that_is_too_long_for_the_parts_is_refused_and_nothing_is_left() -> None:
     with pytest.raises(ConfigError, match="1 to 43 characters"):
         get_backend("shm")().create(spec("a" * 44, pattern="queue"))
@@ -105,6 +114,21 @@ def test_endpoints_of_a_queue_close_for_good(name: str, channel_name: str) -> No
             writer.write(b"d")
         with pytest.raises(EndOfStream):
             late.read(LIMIT_S)
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS)
+def test_one_thread_may_have_both_ends_of_a_queue(name: str, channel_name: str) -> None:
+    """While the writer waits, the worker can do nothing: neither say that it is there, nor what it has finished."""
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", depth=2))
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as worker:
+        with pytest.raises(TransportTimeout, match=rf"no message in channel '{channel_name}' within 0 s"):
+            worker.read(0)
+        for number in range(10):
+            writer.write(b"%d" % number, LIMIT_S)
+            assert worker.read(LIMIT_S) == b"%d" % number
+            worker.release()
     backend.destroy(address)
 
 

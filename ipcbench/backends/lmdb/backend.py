@@ -80,9 +80,6 @@ class _LmdbWriter(_LmdbEndpoint, Writer):
         self._bulk_bytes = channel.max_message_bytes if bulk_bytes is None else bulk_bytes
         self.opened()
 
-    def _require_open(self) -> None:
-        self._cursors.require_open()
-
 
 class RingWriter(_LmdbWriter):
     """Writer of an every_message channel."""

@@ -85,10 +85,6 @@ class StreamWriter(StreamEndpoint, Writer):
                 self._break(error)
             raise
 
-    def _require_open(self) -> None:
-        if isinstance(self._failure, EndpointClosed):
-            raise self._failure.with_traceback(None)
-
     def _break(self, error: BaseException) -> None:
         """Write no more: after an exception of a signal handler, nobody knows what was sent, or who is connected."""
         self._room = 0

@@ -131,10 +131,6 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
         self._room -= 1
 
-    def _require_open(self) -> None:
-        if isinstance(self._failure, EndpointClosed):
-            raise self._failure.with_traceback(None)
-
     def _make_room(self, deadline: int | None) -> None:
         """Wait until all readers are connected and none is too far behind; after a loss or `close`, raise its error."""
         if self._failure is not None:

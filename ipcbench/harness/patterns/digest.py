@@ -33,9 +33,23 @@ class Step:
     """By all of them together; None flat out."""
 
     @property
+    def is_together(self) -> bool:
+        """Whether all writers were at it for half of the window at least: what less shows is too little for a rate."""
+        is_flat_out = self.load_ratio is None  # at a lower rate, a writer's last message may be due long before the end
+        ends = [each.end_ns if is_flat_out else each.begin_ns + self.window_ns for each in self.offered]
+        return 2 * (min(ends) - max(each.begin_ns for each in self.offered)) >= self.window_ns
+
+    @property
     def capacity_per_s(self) -> float:
-        """Return the rate of all writers together, each over its own time."""
-        return sum(1e9 * each.count / (each.end_ns - each.begin_ns) for each in self.offered)
+        """Return the rate of all writers together. Each one's own time would not do: who writes while others do not
+        write yet, or no longer, is faster than beside them.
+        """
+        end_ns = max(each.end_ns for each in self.offered)
+        return 1e9 * sum(each.count for each in self.offered) / (end_ns - self._begin_ns)
+
+    @property
+    def _begin_ns(self) -> int:
+        return min(each.begin_ns for each in self.offered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +116,8 @@ def is_held(times_ns: Column, window_ns: float, batch_ns: float, arrived_ratio: 
         times_ns: receipt − intended send time, in the order of the latter.
         window_ns: length of the window.
         batch_ns: from one batch of a writer to the next; what takes less is no backlog.
-        arrived_ratio: messages that arrived in the window over those that were due, up to a batch of each writer.
+        arrived_ratio: messages that arrived in the window over those that were due, less a batch of each writer, which
+            may be under way at its end.
     """
     last = times_ns[-max(1, len(times_ns) // 4) :]
     hardly_waits = not len(last) or last.min() <= MAX_BACKLOG_RATIO * window_ns + batch_ns

@@ -79,11 +79,13 @@ class Offering:
         self._sent_count = 0
         self._meter = UsageMeter([writer])
 
-    def offer(self, window_ns: int, rate_per_s: float, phase: Phase) -> Offered:
+    def offer(self, begin_ns: int, window_ns: int, rate_per_s: float, phase: Phase) -> Offered:
         """Write for `window_ns`, at this writer's rate, or flat out if it is 0; of a queue, wait until all is finished.
 
         Args:
-            window_ns: for how long.
+            begin_ns: when the window begins, on the clock that all writers share; one that learns of it later begins
+                at once.
+            window_ns: for how long; flat out, who begins later ends with the others.
             rate_per_s: messages per second of this writer.
             phase: which the messages belong to.
 
@@ -92,19 +94,19 @@ class Offering:
         """
         set_phase(self._messages, Phase.WARMUP)
         if not rate_per_s:
-            self._flat_out(now_ns() + int(LEAD_RATIO * window_ns))
+            self._flat_out(begin_ns)
         set_phase(self._messages, phase)
-        first, before, begin_ns = self._next_number, self._sent_count, now_ns()
+        first, before, own_begin_ns = self._next_number, self._sent_count, max(begin_ns, now_ns())
         self._meter.start()
         if rate_per_s:
-            self._paced(begin_ns, window_ns, 1e9 / rate_per_s)
+            self._paced(own_begin_ns, window_ns, 1e9 / rate_per_s)
         else:
             self._flat_out(begin_ns + window_ns)
         end_ns = now_ns()
         self._meter.stop()
         if self._drains:
             self._writer.drain(self._stall_s)  # type: ignore[attr-defined] # of the writers of queues
-        return Offered(first, self._sent_count - before, begin_ns, end_ns)
+        return Offered(first, self._sent_count - before, own_begin_ns, end_ns)
 
     @property
     def _next_number(self) -> int:

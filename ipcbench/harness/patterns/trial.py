@@ -16,15 +16,20 @@ from typing import Any
 from ipcbench.errors import IntegrityError, TrialError, WorkerCrashed, WorkerTimeout
 from ipcbench.harness.digest import Column, usage_of
 from ipcbench.harness.patterns.digest import Delivered, Receipts, Step, offered_of
-from ipcbench.harness.patterns.parts import DIES_AT, began_numbers, make_began_file
+from ipcbench.harness.patterns.parts import DIES_AT, LEAD_RATIO, began_numbers, make_began_file
 from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.machine.describe import MachineLoad
 from ipcbench.registry import get_backend
 from ipcbench.results.model import EndpointResult, Integrity, TrialResult
 from ipcbench.spec import ChannelSpec, Pattern
+from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import Phase, message_bytes
 
 _MOMENT_S = 0.5
+_TELL_NS = 5_000_000
+"""What a writer needs to learn when a window begins, if it gets a core at once."""
+_TRIES_COUNT = 8
+"""Windows that are tried until all writers are at it together."""
 
 VICTIM = 1
 """Process number of the worker that is killed."""
@@ -102,16 +107,32 @@ class PatternTrial(Trial):
         """Measure the next window: flat out, then at each share of that rate."""
         window_s = self._trial.window_s / self._trial.turns
         if not self._steps:
-            self._steps.append(Step(None, self._offer(window_s, 0.0, Phase.MEASURE), 1e9 * window_s))
+            self._steps.append(self._measure(window_s, None, None))
             return
         load = self._trial.loads[len(self._steps) - 1]
-        rate_per_s = load * self._steps[0].capacity_per_s
-        offered = self._offer(window_s, rate_per_s, Phase.MEASURE)
-        self._steps.append(Step(load, offered, 1e9 * window_s, rate_per_s))
+        self._steps.append(self._measure(window_s, load, load * self._steps[0].capacity_per_s))
+
+    def _measure(self, window_s: float, load: float | None, rate_per_s: float | None) -> Step:
+        """Return the first of a few windows in which all writers were at it together.
+
+        Raises:
+            TrialError: there was none.
+        """
+        for _ in range(_TRIES_COUNT):
+            offered = self._offer(window_s, rate_per_s or 0.0, Phase.MEASURE)
+            step = Step(load, offered, 1e9 * window_s, rate_per_s)
+            if step.is_together:
+                return step
+        raise TrialError(
+            f"in {_TRIES_COUNT} windows of {1e3 * window_s:g} ms, a writer began when half of the time was over: take "
+            "fewer writers, or a longer --window"
+        )
 
     def _offer(self, window_s: float, rate_per_s: float, phase: Phase) -> tuple[Any, ...]:
+        lead_ns = 0 if rate_per_s else int(1e9 * LEAD_RATIO * window_s)
         question = {
             "do": "offer",
+            "begin_ns": now_ns() + _TELL_NS + lead_ns,
             "window_ns": int(1e9 * window_s),
             "rate_per_s": rate_per_s / len(self._writers),
             "phase": int(phase),

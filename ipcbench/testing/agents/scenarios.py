@@ -31,6 +31,8 @@ class Slot:
     held: memoryview | None = None
     closed: bool = False
     """Whether a scenario has closed the endpoint, so that tidying up must not."""
+    descriptor: int = 0
+    """On which a scenario has waited."""
 
     @property
     def writer(self) -> Writer:
@@ -288,12 +290,19 @@ def has_descriptor(slot: Slot) -> bool:
     return slot.reader.fileno() is not None
 
 
-def await_descriptor(slot: Slot, *, seed: int, sequence: int, size: int, timeout_s: float) -> str:
+def await_descriptor(
+    slot: Slot, *, seed: int, sequence: int, size: int, timeout_s: float, looks_first: bool = True
+) -> str:
     """Wait on the reader's descriptor, and read without waiting whenever it is readable: return `message` when that
     message comes, the kind of another failure than TransportTimeout, or nothing if the descriptor is readable no more.
+    Without `looks_first`, go on with a wait that ended so, and do nothing before the descriptor is readable.
     """
     reader, poller = slot.reader, select.poll()
-    poller.register(reader.fileno() or 0, select.POLLIN)
+    if looks_first:
+        slot.descriptor = reader.fileno() or 0
+    poller.register(slot.descriptor, select.POLLIN)
+    if not (looks_first or poller.poll(timeout_s * 1e3)):
+        return ""
     for _ in range(_MOST_LOOKS):
         try:
             return "message" if is_message(reader.read(0), seed, sequence, size) else "another message"
@@ -357,8 +366,32 @@ def fork(slot: Slot) -> int:
     return child
 
 
-def use_in_child(slot: Slot, *, seed: int, sequence: int, timeout_s: float) -> str:
-    """Fork a child that uses and closes the endpoint; return the kind of its failure, empty if it had none."""
+def use_closed(slot: Slot, *, timeout_s: float) -> list[str]:
+    """Use an endpoint that is closed in every way; return what was done, or failed in another way than it must."""
+    end: Any = slot.endpoint
+    message, seconds = b"\xee" * 16, timeout_s
+    ways: dict[str, Callable[[], Any]] = {
+        "write": lambda: end.write(message, seconds),
+        "write_parts": lambda: end.write_parts([message], seconds),
+        "write_many": lambda: end.write_many([message], seconds),
+        "write_many of none": lambda: end.write_many([], seconds),
+        "reserve": lambda: end.reserve(16, seconds),
+        "commit": lambda: end.commit(None, seconds),
+    }
+    if isinstance(end, Reader):
+        ways = {
+            "read": lambda: end.read(seconds),
+            "read_many": lambda: end.read_many(1, seconds),
+            "fileno": end.fileno,
+        }
+        if type(end).fileno is Reader.fileno:  # it has none
+            del ways["fileno"]
+    kinds = {way: (_tried(act)["failure"] or {"kind": "no error"})["kind"] for way, act in ways.items()}
+    return [f"{way}: {kind}" for way, kind in kinds.items() if kind != "EndpointClosed"]
+
+
+def use_in_child(slot: Slot, *, timeout_s: float) -> str:
+    """Fork a child that uses and closes the endpoint; return what was done, or failed in another way than it must."""
     answers, answer = os.pipe()
     child = os.fork()
     if child:
@@ -368,12 +401,9 @@ def use_in_child(slot: Slot, *, seed: int, sequence: int, timeout_s: float) -> s
         os.waitpid(child, 0)
         return kind
     try:
-        if isinstance(slot.endpoint, Writer):
-            outcome = write(slot, seed=seed, sequence=sequence, size=64, timeout_s=timeout_s)
-        else:
-            outcome = read(slot, timeout_s=timeout_s)
+        done = use_closed(slot, timeout_s=timeout_s)
         slot.endpoint.close()
-        os.write(answer, (outcome["failure"] or {"kind": ""})["kind"].encode())
+        os.write(answer, ", ".join(done).encode())
     finally:
         os._exit(0)
 
@@ -388,8 +418,8 @@ def use_in_block(slot: Slot) -> str:
 _ALL: tuple[Callable[..., Any], ...] = (
     await_descriptor, close, close_holding, commit, drain, fill, fork, has_descriptor, hold, is_held_whole, is_readable,
     look_until, read, read_all, read_many, read_stream, read_under_signals, read_until, release,
-    release_closed, reserve, use_in_block, use_in_child, write, write_for, write_many, write_parts, write_reusing,
-    write_stream,
+    release_closed, reserve, use_closed, use_in_block, use_in_child, write, write_for, write_many, write_parts,
+    write_reusing, write_stream,
 )  # fmt: skip
 SCENARIOS = {scenario.__name__: scenario for scenario in _ALL}
 """Name → scenario: all that an agent can be asked to do with an endpoint."""

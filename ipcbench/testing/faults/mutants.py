@@ -94,11 +94,12 @@ class ForgetsReaderOne(_LateFault):
 
 
 class LosesTheFirst(WriterWrapper):
-    """C5: the first message reaches no reader, as if the readers had joined too slowly."""
+    """C5: the first message reaches none of several readers, as if they had joined too slowly."""
 
     def __init__(self, inner: Writer, address: Address) -> None:
         super().__init__(inner, address)
-        self._lose = address.channel.delivery == "every_message"
+        channel = address.channel
+        self._lose = channel.delivery == "every_message" and channel.pattern == "broadcast" and channel.readers > 1
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if self._lose:
@@ -274,7 +275,7 @@ class _AdmitsAWriter(BackendWrapper):
 
     def open_writer(self, address: Address, index: int = 0) -> Writer:
         try:
-            return super().open_writer(address)
+            return super().open_writer(address, index)
         except TransportError:
             if _file(address, "open").exists() == self.after_the_end:
                 raise
@@ -305,15 +306,15 @@ class Truncates(WriterWrapper):
 
 
 class NeedsTheWriterFirst(BackendWrapper):
-    """C17: a reader that opens before the writer is refused."""
+    """C17: one of several readers that opens before the writer is refused."""
 
     def open_writer(self, address: Address, index: int = 0) -> Writer:
-        writer = super().open_writer(address)
+        writer = super().open_writer(address, index)
         _file(address, "writer").touch()
         return writer
 
     def open_reader(self, address: Address, index: int) -> Reader:
-        if not _file(address, "writer").exists():
+        if address.channel.readers > 1 and not _file(address, "writer").exists():
             raise TransportError("there is no writer yet")
         return super().open_reader(address, index)
 
@@ -441,6 +442,7 @@ class WaitsOnNothing(ReaderWrapper):
     _ends: tuple[socket.socket, socket.socket] | None = None
 
     def fileno(self) -> int | None:
+        self.inner.fileno()  # which refuses after `close`
         self._ends = self._ends or socket.socketpair()
         return self._ends[0].fileno()
 

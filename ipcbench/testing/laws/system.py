@@ -35,8 +35,10 @@ def killed_peers(fixture: Fixture) -> None:
             _kill(channel, channel.readers[0])
             fill(channel, 0, PATIENCE_S, size=64, most=100)
     if not fixture.inline and fixture.can.launcher != "mpiexec":
-        for delivery in fixture.deliveries:
-            _children(fixture, delivery)
+        for kind in fixture.kinds:
+            _use_in_children(fixture, kind)
+        for delivery in fixture.deliveries if fixture.can.detects_peer_exit else ():
+            _outlived_by_children(fixture, delivery)
 
 
 def _kill(channel: ChannelUnderTest, victim: EndpointUnderTest) -> None:
@@ -79,19 +81,19 @@ def _writer_killed(channel: ChannelUnderTest) -> None:
         _lost_or_late(channel, outcome["failure"]["kind"], f"{what}, at a further read")
 
 
-def _children(fixture: Fixture, delivery: Delivery) -> None:
-    """Fork processes that have endpoints. A child can neither use nor end what it inherited, and does not hide that its
-    parent was killed.
-    """
-    with fixture.channel(delivery=delivery) as channel:
-        reader, writer = channel.readers[0], channel.writer
-        for sequence, endpoint in enumerate((writer, reader)):
+def _use_in_children(fixture: Fixture, kind: dict[str, Any]) -> None:
+    """Fork processes that have endpoints. A child can neither use nor end what it inherited."""
+    with fixture.channel(**{**kind, "readers": 1}) as channel:
+        for sequence, endpoint in enumerate((channel.writer, channel.readers[0])):
             _use(channel, sequence)
-            kind = endpoint.play("use_in_child", seed=channel.seed, sequence=sequence + 1, timeout_s=SHORT_S)
-            what = f"{endpoint.label}, {delivery}, used in a forked child"
-            require(kind == "EndpointClosed", f"{what}: got {kind or 'no error'}, not EndpointClosed")
+            done = endpoint.play("use_in_child", timeout_s=SHORT_S)
+            require(not done, f"{endpoint.label}, {kind}, used in a forked child: not EndpointClosed but {done}")
         _use(channel, 2)
-    for role in ("writer", "reader") if fixture.can.detects_peer_exit else ():
+
+
+def _outlived_by_children(fixture: Fixture, delivery: Delivery) -> None:
+    """Kill processes that have endpoints and have forked. A child does not hide that its parent was killed."""
+    for role in ("writer", "reader"):
         with fixture.channel(delivery=delivery) as channel:
             reader, writer = channel.readers[0], channel.writer
             _use(channel, 0)

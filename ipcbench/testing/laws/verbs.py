@@ -175,6 +175,9 @@ def descriptors_tell(fixture: Fixture) -> None:
                 _waited_on(channel)
             elif delivery == fixture.deliveries[-1]:
                 raise LawSkipped("fileno() returns None")
+    for kind in fixture.kinds:
+        with fixture.channel(**{**kind, "readers": 1}, opened=False) as channel:
+            _waited_on_before_the_writer_opens(channel)
 
 
 def _waited_on(channel: ChannelUnderTest) -> None:
@@ -192,6 +195,22 @@ def _waited_on(channel: ChannelUnderTest) -> None:
         told = reader.play("is_readable", timeout_s=PATIENCE_S)
         require(told, f"{reader.label}: its descriptor was never readable after the end")
     closing.result(DEADLINE_S)
+
+
+def _waited_on_before_the_writer_opens(channel: ChannelUnderTest) -> None:
+    """Wait on nothing but the descriptor from the time before there is a writer."""
+    (reader,) = channel.readers
+    reader.open()
+    _are_quiet(channel)
+    wait = {"seed": channel.seed, "size": 64, "sequence": 0, "timeout_s": PATIENCE_S, "looks_first": False}
+    reading = reader.start("await_descriptor", **wait)
+    for writer in channel.writers:
+        writer.open()
+    channel.writer.write(0)
+    came = reading.result(DEADLINE_S)
+    pattern = channel.address.channel.pattern
+    told = f"{came or 'its descriptor was never readable'} after the writer of a {pattern} opened and wrote"
+    require(came == "message", f"{reader.label}: {told}")
 
 
 def _are_quiet(channel: ChannelUnderTest) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -17,6 +18,7 @@ from ipcbench.trace.readers.everything import find
 from ipcbench.trace.report import render
 from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.render import Report
+from ipcbench.trace.report.sums import MethodSums
 from ipcbench.trace.report.words import Language
 from ipcbench.trace.report.words import word as report_word
 from ipcbench.util.shell import shell_command
@@ -93,6 +95,8 @@ def verdict(report: Report, sample: Sample, language: Language) -> Headline:
     if total_ns <= 0:
         return Headline(word("verdict untimed", language, calls=calls))
     longest = max(methods, key=lambda method: times_ns[method.role, method.name])
+    if any(math.isinf(sums.total_error_ratio) for _, sums in _all_sums(report, methods)):
+        return Headline(word("verdict few", language, calls=calls))
     is_estimate = any(method.sums.untimed_count for method in methods)
     share = format_percent(times_ns[longest.role, longest.name] / total_ns)
     total = ("≈ " if is_estimate else "") + format_duration_ns(total_ns)
@@ -114,11 +118,18 @@ def verdict(report: Report, sample: Sample, language: Language) -> Headline:
 def _times_ns(report: Report, methods: Sequence[MethodSample]) -> dict[tuple[int, str], float]:
     """Return the time of all calls of each method, those that were only counted included."""
     times_ns = {(method.role, method.name): 0.0 for method in methods}
+    for key, sums in _all_sums(report, methods):
+        times_ns[key] += sums.total_ns
+    return times_ns
+
+
+def _all_sums(report: Report, methods: Sequence[MethodSample]) -> Iterator[tuple[tuple[int, str], MethodSums]]:
+    """Yield role, name and sums of these methods, of each segment."""
+    keys = {(method.role, method.name) for method in methods}
     for group in report.gathered.sums.groups:
         for name, sums in group.methods.items():
-            if (group.segment.role, name) in times_ns:
-                times_ns[group.segment.role, name] += sums.total_ns
-    return times_ns
+            if (group.segment.role, name) in keys:
+                yield (group.segment.role, name), sums
 
 
 def _calls_count(sample: Sample) -> int:

@@ -18,6 +18,10 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "verdict save": ("The most to save: {finding}", "最可节省之处：{finding}"),
     "verdict none": ("No rule finds anything to change.", "没有规则发现可改之处。"),
     "verdict untimed": ("{calls} calls, none of them timed.", "{calls} 次调用，均未计时。"),
+    "verdict few": (
+        "{calls} calls, of which too few were timed to say where their time goes.",
+        "{calls} 次调用，其中计时的太少，无法判断时间花在哪里。",
+    ),
     "theme": ("Switch between light and dark", "切换明暗"),
     "sections": ("Sections", "章节"),
     "state": ("State of the trace", "跟踪状态"),

@@ -127,11 +127,11 @@ def find(paths: Sequence[Path]) -> Source:
     for path in paths:
         with as_store_errors(path):
             if path.is_dir():
-                inside = sorted(file for file in path.iterdir() if file.is_file())
+                inside = sorted(path.iterdir())
                 own = [file for file in inside if file.suffix in {SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX}]
                 source.segments += [file for file in own if file.suffix == SEGMENT_SUFFIX]
                 source.histograms += [file for file in own if file.suffix == HISTOGRAMS_SUFFIX]
-                texts += [] if own else [file for file in inside if ".log" in file.name]
+                texts += [] if own else [file for file in inside if ".log" in file.name and file.is_file()]
                 continue
             with regular(path).open("rb") as file:
                 magic = file.read(8)

@@ -41,7 +41,7 @@ from ipcbench.trace.format import (
 from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Keys, Notes, Segment, printable
 from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned, transport_of
 from ipcbench.trace.schema import CLIENT, COUNTED, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
-from ipcbench.util.files import as_store_errors
+from ipcbench.util.files import as_store_errors, regular
 
 _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"}
 
@@ -82,7 +82,7 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
     Raises:
         StoreError: it cannot be opened, or is not a segment of this version.
     """
-    with as_store_errors(path), path.open("rb") as file:
+    with as_store_errors(path), regular(path).open("rb") as file:
         facts = _header(file, path, SEGMENT_MAGIC, notes)[1]
         if not facts:
             return
@@ -364,7 +364,7 @@ class SegmentFile:
         Raises:
             StoreError: it cannot be read, or is not a segment of this version.
         """
-        with as_store_errors(self.path), self.path.open("rb", buffering=0) as file:
+        with as_store_errors(self.path), regular(self.path).open("rb", buffering=0) as file:
             process = self._process or self._begin(file)
             if process is None:
                 return
@@ -473,7 +473,7 @@ def read_histograms(path: Path, notes: Notes) -> Iterator[Bulk]:
     Raises:
         StoreError: it cannot be opened, or is not a file of histograms of this version.
     """
-    with as_store_errors(path), path.open("rb") as file:
+    with as_store_errors(path), regular(path).open("rb") as file:
         block_bytes, facts = _header(file, path, HISTOGRAMS_MAGIC, notes)
         if not facts:
             return

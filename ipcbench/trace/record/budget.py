@@ -63,6 +63,7 @@ class Governor:
         for between_ns, untimed in ((timed_ns, False), (counted_ns, True)):
             room_ns = allowed_ns - between_ns
             if room_ns > recorded_ns / MAX_PERIOD or untimed:
+                recorded_ns += timed_ns * untimed  # of the call before, see HotCallSite.begin
                 self.period = min(MAX_PERIOD, max(1, int(recorded_ns / max(room_ns, 1e-3)) + 1))
                 return self.period, untimed
         return self.period, True

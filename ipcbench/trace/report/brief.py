@@ -12,9 +12,9 @@ from ipcbench.render.text import aligned
 from ipcbench.trace.format import HISTOGRAMS_SUFFIX, SEGMENT_SUFFIX
 from ipcbench.trace.report import render
 from ipcbench.trace.report.gather import gather
+from ipcbench.trace.report.shares import stage_shares
 from ipcbench.trace.report.sums import GroupSums
 from ipcbench.util.shell import shell_command
-from ipcbench.util.units import format_ms, format_percent
 
 
 def summary(folder: Path, pid: int) -> str:
@@ -37,5 +37,5 @@ def summary(folder: Path, pid: int) -> str:
 
 def _of_group(group: GroupSums) -> Iterator[str]:
     yield f"{group.segment.name}: {render.overall(group, 'en')}"
-    rows = [(name, format_ms(ns), format_percent(share)) for name, ns, share in render.stage_shares(group)]
-    yield from aligned(Table("", make_columns(("stage", "total ms", "share")), tuple(rows)), indent="  ")
+    rows = tuple((part.name, *part.row) for part in stage_shares(group))
+    yield from aligned(Table("", make_columns(("stage", "total ms", "share")), rows), indent="  ")

@@ -6,6 +6,7 @@ what can be saved is scaled to all calls.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -89,7 +90,7 @@ _Rule: TypeAlias = Callable[[_Part], Iterator[TraceFinding]]
 
 def _at_stake(sums: Sums) -> bool:
     """Return whether there are enough timed calls for a finding."""
-    return sums.timed_count >= LEAST_CALLS and sums.total_ns > 0
+    return sums.timed_count >= LEAST_CALLS and sums.total_ns > 0 and math.isfinite(sums.total_error_ratio)
 
 
 def _by_method(rule: _Rule) -> Callable[[GroupSums], Iterator[TraceFinding]]:
@@ -198,7 +199,7 @@ def _r5_chatty(group: GroupSums) -> Iterator[TraceFinding]:
 
 def _r6_tail(group: GroupSums) -> Iterator[TraceFinding]:
     for name, sums in group.methods.items():
-        if sums.timed_count < 100 or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:
+        if sums.timed_count < 100 or not _at_stake(sums) or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:
             continue
         median = max(1.0, sums.histogram.quantile(0.5))
         ratio = sums.histogram.quantile(0.99) / median

@@ -18,6 +18,7 @@ from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.findings import TraceFinding, findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.phrases import localized
+from ipcbench.trace.report.shares import is_known, mean_text, share_text, stage_fields, stage_shares, total_text
 from ipcbench.trace.report.split import Split
 from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
@@ -105,17 +106,6 @@ def _mib_per_s(sums: MethodSums | GroupSums) -> float | None:
     return sums.mib_per_s if is_known else None
 
 
-def _total(sums: MethodSums | GroupSums) -> str:
-    """Return the total time in ms: an estimate, with how far it may be off, where some calls were only counted; what it
-    is at least, where too few records stand for them.
-    """
-    text = format_ms(sums.total_ns)
-    if sums.calls_count == sums.timed_count:
-        return text
-    error = sums.total_error_ratio
-    return f"≈ {text} ± {format_ms(error * sums.total_ns)}" if math.isfinite(error) else f"≥ {format_ms(sums.least_ns)}"
-
-
 def _method_table(group: GroupSums, language: Language) -> Table:
     names = ("method", "calls", "mean", "p50", "p90", "p99", "max", "total", "share", "each", "moved", "speed")
     timed = {"mean", "p50", "p90", "p99", "max", "total"}
@@ -123,19 +113,15 @@ def _method_table(group: GroupSums, language: Language) -> Table:
     rows = []
     for name, sums in sorted(group.methods.items(), key=lambda item: -item[1].total_ns):
         known = bool(sums.timed_count)
-        times = (
-            sums.mean_ns if known else None,
-            *(_quantile(sums, probability) for probability in (0.5, 0.9, 0.99)),
-            sums.histogram.max if known else None,
-        )
+        quantiles = (_quantile(sums, probability) for probability in (0.5, 0.9, 0.99))
         rows.append(
             (
                 localized(name, language) if name[0:1] == "(" else name,
                 f"{sums.calls_count:,}",
-                _about(sums) + format_ms(times[0]) if known else NOT_MEASURED,
-                *map(format_ms, times[1:]),
-                _total(sums) if known else NOT_MEASURED,
-                format_percent(sums.total_ns / group.total_ns) if known and group.total_ns > 0 else NOT_MEASURED,
+                mean_text(sums),
+                *map(format_ms, (*quantiles, sums.histogram.max if known else None)),
+                total_text(sums) if known else NOT_MEASURED,
+                share_text(sums.total_ns / group.total_ns if is_known(group) and group.total_ns > 0 else None),
                 _scaled(sums.mean_bytes, 1024, ",.1f"),
                 _moved(sums),
                 _speed(sums),
@@ -153,33 +139,18 @@ def _stages_by_method(group: GroupSums, language: Language) -> Table:
     for name, sums in sorted(group.methods.items(), key=lambda item: -item[1].total_ns):
         if len(group.methods) < 2 or len(group.stages) < 2 or sums.total_ns <= 0:
             continue
-        parts = [*sums.stage_ns, sums.total_ns - sum(sums.stage_ns)]
-        cells = [cell for ns in parts for cell in (format_ms(ns), f"{100 * ns / sums.total_ns:.1f}")]
+        parts = [(part.text, part.share) for part in stage_shares(sums)]
+        cells = [cell for text, share in parts for cell in (text, _scaled(share, 0.01, ".1f"))]
         rows.append((localized(name, language) if name[0:1] == "(" else name, *cells))
     return Table(word("stages by method", language), make_columns(heads), tuple(rows))
 
 
-def stage_shares(sums: GroupSums | MethodSums) -> list[tuple[str, float, float]]:
-    """Return name, ns and share of the total of each stage, and of the time that belongs to none."""
-    total = sums.total_ns or 1.0
-    rows = [(name, ns, ns / total) for name, ns in zip(sums.stages, sums.stage_ns, strict=True)]
-    rest = sums.total_ns - sum(sums.stage_ns)
-    rest = 0.0 if abs(rest) < 1e-6 * total else rest  # an estimate may lack a rounding error
-    return [*rows, ("unaccounted", rest, rest / total)]
-
-
-def _stages(sums: GroupSums | MethodSums) -> list[dict[str, Any]]:
-    if not sums.timed_count:
-        return []
-    return [{"stage": name, "total_ns": ns, "share_ratio": share} for name, ns, share in stage_shares(sums)]
-
-
 def _stage_table(group: GroupSums, language: Language) -> Table:
     rows = []
-    for name, ns, share in stage_shares(group):
-        shown = word(name, language) if name == "unaccounted" else name
-        rows.append((shown, format_ms(ns), format_percent(share)))
-        if name == "wait":
+    for part in stage_shares(group):
+        shown = word(part.name, language) if part.name == "unaccounted" else part.name
+        rows.append((shown, *part.row))
+        if part.name == "wait":
             rows += _split_rows(group.split, language)
     if "wait" not in group.stages:
         rows += _split_rows(group.split, language)
@@ -260,11 +231,9 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     if failed:
         least = "≥ " if timed < group.calls_count else ""  # a call that is only counted may have failed, too
         parts.append(f"{word('failed', language)} {least}{failed:,}")
-    mean_ns = group.total_ns / group.calls_count if timed else None
-    parts += [
-        f"{word('mean', language)} {_about(group)}{format_ms(mean_ns)} ms",
-        f"{word('total', language)} {_total(group)} ms",
-    ]
+    if (mean := mean_text(group)) != NOT_MEASURED:
+        parts.append(f"{word('mean', language)} {mean} ms")
+    parts.append(f"{word('total', language)} {total_text(group)} ms")
     if group.moved_bytes is not None:
         parts.append(f"{word('moved', language)} {_moved(group)}")
     if (speed := _speed(group)) != NOT_MEASURED:
@@ -373,26 +342,31 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "timed_count": sums.timed_count,
         "failed_count": sums.failed_count,
         "sized_count": sums.sized_count,
-        "mean_ns": sums.mean_ns if sums.timed_count else None,
+        "mean_ns": sums.mean_ns if is_known(sums) else None,
         "p50_ns": _quantile(sums, 0.5),
         "p90_ns": _quantile(sums, 0.9),
         "p99_ns": _quantile(sums, 0.99),
         "max_ns": sums.histogram.max if sums.timed_count else None,
-        "total_ns": sums.total_ns if sums.timed_count else None,
-        "total_error_ns": _error_ns(sums),
+        **_totals(sums),
         "unseen_ratio": sums.unseen_ratio,
-        "sent_bytes": sums.sent_bytes,
-        "recv_bytes": sums.recv_bytes,
+        "sent_bytes": sums.sent_bytes if math.isfinite(sums.moved_error_bytes) else None,
+        "recv_bytes": sums.recv_bytes if math.isfinite(sums.moved_error_bytes) else None,
         "moved_error_bytes": _known(sums.moved_error_bytes),
         "throughput_mib_per_s": _mib_per_s(sums),
         **_split_figures(sums.split),
     }
 
 
-def _error_ns(sums: MethodSums | GroupSums) -> float | None:
-    """Return how far the total may be off (95 %): 0 if every call was timed; None if nobody knows."""
-    error = sums.total_error_ratio
-    return error * sums.total_ns if math.isfinite(error) and sums.timed_count else None
+def _totals(sums: MethodSums | GroupSums) -> dict[str, float | None]:
+    """Return the total, how far it may be off (95 %), and what it is at least: 0 error if every call was timed; total
+    and error None if nobody knows.
+    """
+    error_ns = sums.total_error_ratio * sums.total_ns if is_known(sums) else None
+    return {
+        "total_ns": sums.total_ns if is_known(sums) else None,
+        "total_error_ns": error_ns,
+        "total_least_ns": sums.least_ns if sums.timed_count else None,
+    }
 
 
 def _known(value: float) -> float | None:
@@ -421,13 +395,12 @@ def _segment_values(group: GroupSums) -> dict[str, Any]:
         "transport": group.segment.transport,
         "calls_count": group.calls_count,
         "timed_count": group.timed_count,
-        "total_ns": group.total_ns if group.timed_count else None,
-        "total_error_ns": _error_ns(group),
+        **_totals(group),
         "unseen_ratio": group.unseen_ratio,
-        "moved_bytes": group.moved_bytes,
+        "moved_bytes": group.moved_bytes if math.isfinite(group.moved_error_bytes) else None,
         "moved_error_bytes": _known(group.moved_error_bytes),
         "throughput_mib_per_s": _mib_per_s(group),
-        "stages": _stages(group),
+        "stages": stage_fields(group),
         "server_ns": group.server_ns,
         "split": {
             **_split_figures(group.split),
@@ -438,7 +411,7 @@ def _segment_values(group: GroupSums) -> dict[str, Any]:
         }
         if group.split.joined_count
         else None,
-        "methods": [{**_figures(name, sums), "stages": _stages(sums)} for name, sums in group.methods.items()],
+        "methods": [{**_figures(name, sums), "stages": stage_fields(sums)} for name, sums in group.methods.items()],
         "slowest": [asdict(call) for call in group.slowest],
         "largest": [asdict(call) for call in group.largest],
     }
@@ -468,7 +441,7 @@ def as_csv(report: Report, language: Language = "en") -> str:
             "source": group.segment.source,
             "segment": group.segment.name,
             **_figures(name, sums),
-            **{f"stage_{stage}_ns": ns for stage, ns, _ in (stage_shares(sums) if sums.timed_count else ())},
+            **{f"stage_{part.name}_ns": part.ns for part in (stage_shares(sums) if sums.timed_count else ())},
         }
         for group in report.gathered.sums.groups
         for name, sums in group.methods.items()

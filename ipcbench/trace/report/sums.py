@@ -151,6 +151,13 @@ class MethodSums:
         return [(ns + weighted) * self.scale for ns, weighted in zip(self.staged_ns, more, strict=True)]
 
     @property
+    def stage_errors_ns(self) -> list[float]:
+        """How far each of these may be off (95 %): 0 if all calls were timed, infinite if nobody knows."""
+        if not self.untimed_count:
+            return [0.0] * len(self.stages)
+        return [error * self.scale for error in self._whole.stage_errors_ns] or [math.inf] * len(self.stages)
+
+    @property
     def sent_bytes(self) -> float | None:
         """What all sized calls sent, estimated as `total_ns` is; None if there are none."""
         return (self.sized_sent_bytes + self._whole.sent_bytes) * self.scale if self.sized_count else None
@@ -299,6 +306,17 @@ class GroupSums:
     def stage_ns(self) -> list[float]:
         """The time in each stage."""
         return [sum(column) for column in zip(*(sums.stage_ns for sums in self.methods.values()), strict=True)]
+
+    @property
+    def staged_ns(self) -> list[float]:
+        """The same of the timed calls."""
+        return [sum(column) for column in zip(*(sums.staged_ns for sums in self.methods.values()), strict=True)]
+
+    @property
+    def stage_errors_ns(self) -> list[float]:
+        """How far `stage_ns` may be off (95 %), see `MethodSums.stage_errors_ns`."""
+        columns = zip(*(sums.stage_errors_ns for sums in self.methods.values()), strict=True)
+        return [math.hypot(*column) for column in columns]
 
     @property
     def moved_bytes(self) -> float | None:

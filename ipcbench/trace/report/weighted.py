@@ -14,7 +14,7 @@ from ipcbench.trace.readers.batch import Batch, Ints
 _LATEST = 4
 """How many of the latest calls of a process tell what those were for which no record stands."""
 
-_LEAST_WEIGHING = 100
+_LEAST_WEIGHING = 10
 """With fewer calls that stand for others, nobody knows how far an estimate may be off."""
 
 
@@ -57,9 +57,11 @@ class WeightedSums:
 
     Attributes:
         count: for how many calls others stand.
-        weighing_count: how many stand for them.
+        squares: the sum of the squares of the weights of those that stand for them.
         total_ns, stage_ns, sent_bytes, recv_bytes: estimates of their sums; bytes that nobody noted count as 0.
         time, moved: variances of the estimates of their time (ns) and of what they moved (bytes).
+        stage_times: the same of the time in each stage.
+        longest_stage_ns: the longest time that one of them spent in each stage.
         most_moved_bytes: the most that one of them moved.
         latest: by process, means of its latest calls: ns, bytes sent, bytes received, ns of each stage; and how much
             these calls differ, in ns and in bytes.
@@ -67,13 +69,15 @@ class WeightedSums:
     """
 
     count: float = 0.0
-    weighing_count: int = 0
+    squares: float = 0.0
     total_ns: float = 0.0
     stage_ns: list[float] = field(default_factory=list)
     sent_bytes: float = 0.0
     recv_bytes: float = 0.0
     time: Variance = field(default_factory=Variance)
     moved: Variance = field(default_factory=Variance)
+    stage_times: list[Variance] = field(default_factory=list)
+    longest_stage_ns: list[float] = field(default_factory=list)
     most_moved_bytes: float = 0.0
     latest: dict[str, list[float]] = field(default_factory=dict)
     more_ns: float = 0.0
@@ -89,6 +93,7 @@ class WeightedSums:
         return replace(
             self,
             count=self.count + count,
+            squares=self.squares * (1.0 + count / self.count) ** 2 if self.count else 0.0,  # they tell nothing more
             total_ns=self.total_ns + count * means[0],
             sent_bytes=self.sent_bytes + count * means[1],
             recv_bytes=self.recv_bytes + count * means[2],
@@ -105,6 +110,12 @@ class WeightedSums:
         return math.hypot(self._error(self.time, longest_ns), self.more_ns)
 
     @property
+    def stage_errors_ns(self) -> list[float]:
+        """The same for their time in each stage."""
+        pairs = zip(self.stage_times, self.longest_stage_ns, strict=True)
+        return [math.hypot(self._error(variance, longest_ns), self.more_ns) for variance, longest_ns in pairs]
+
+    @property
     def error_bytes(self) -> float:
         """The same for what they moved."""
         return math.hypot(self._error(self.moved, self.most_moved_bytes), self.more_bytes)
@@ -119,15 +130,18 @@ class WeightedSums:
         """The largest share that calls may have of which none has a record (95 %, the rule of three)."""
         return min(1.0, 3.0 / self.weighing_count) if self.weighing_count else 1.0
 
+    @property
+    def weighing_count(self) -> float:
+        """How many calls stand for others: as many of equal weights as would tell as much (Kish's effective size)."""
+        return self.count**2 / self.squares if self.squares else 0.0
+
     def add(self, batch: Batch, chosen: Ints, weights: npt.NDArray[np.float64]) -> None:
         """Add what the chosen calls tell, with their weights."""
         times = batch.total_ns[chosen].astype(np.float64)
         self.count += float(weights.sum())
-        self.weighing_count += int(np.count_nonzero(weights))
+        self.squares += float(weights @ weights)
         self.total_ns += float(weights @ times)
-        staged = (weights @ batch.stage_ns[chosen].astype(np.float64)).tolist()
-        before = self.stage_ns or [0.0] * len(staged)
-        self.stage_ns = [sum(pair) for pair in zip(before, staged, strict=True)]
+        self._add_stages(batch.stage_ns[chosen].astype(np.float64), weights)
         sent, recv = np.maximum(batch.sent_bytes[chosen], 0), np.maximum(batch.recv_bytes[chosen], 0)
         moved = (sent + recv).astype(np.float64)
         self.sent_bytes += float(weights @ sent)
@@ -141,3 +155,13 @@ class WeightedSums:
         self.time.add(times, weights)
         self.moved.add(moved, weights)
         self.most_moved_bytes = max(self.most_moved_bytes, float(moved.max(initial=0.0)))
+
+    def _add_stages(self, times: npt.NDArray[np.float64], weights: npt.NDArray[np.float64]) -> None:
+        stages = times.shape[1]
+        if not self.stage_times:
+            self.stage_times = [Variance() for _ in range(stages)]
+            self.stage_ns, self.longest_stage_ns = [0.0] * stages, [0.0] * stages
+        for stage, column in enumerate(times.T):
+            self.stage_ns[stage] += float(weights @ column)
+            self.longest_stage_ns[stage] = max(self.longest_stage_ns[stage], float(column.max(initial=0.0)))
+            self.stage_times[stage].add(column, weights)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ipcbench.util.native import load
 
-CONTRACT = 10
+CONTRACT = 11
 """Increased whenever C and Python expect something else of each other; the same as in hot.h."""
 
 

@@ -206,6 +206,10 @@ PyObject *call_end_at(HotCall *self, int64_t end_ns, PyObject *kind) {
     HotCallSite *call_site = self->call_site;
     uint64_t sent_bytes, recv_bytes;
     if (self->begin_ns == 0) Py_RETURN_NONE;
+    if (self->warm_up) {
+        call_end(self);
+        Py_RETURN_NONE;
+    }
     if (kind == Py_None && !self->noted && call_site != NULL && self->marks <= call_site->last_stage &&
         self->marks < MAX_STAGES && to_uint64(self->sent_bytes, &sent_bytes) && to_uint64(self->recv_bytes, &recv_bytes) &&
         !(self->sized && sent_bytes == 0 && recv_bytes == 0)) {
@@ -292,6 +296,7 @@ static PyMemberDef call_members[] = {
     {"_call_site", T_OBJECT, offsetof(HotCall, call_site), READONLY, NULL},
     {"_begin_ns", T_LONGLONG, offsetof(HotCall, begin_ns), 0, NULL},
     {"_recorded", T_BOOL, offsetof(HotCall, recorded), 0, NULL},
+    {"_warm_up", T_BOOL, offsetof(HotCall, warm_up), 0, NULL},
     {"_sized", T_BOOL, offsetof(HotCall, sized), 0, NULL},
     {"_noted", T_BOOL, offsetof(HotCall, noted), 0, NULL},
     {"_trace", T_OBJECT, offsetof(HotCall, trace), 0, NULL},

@@ -71,6 +71,16 @@ static bool call_site_be_late(HotCallSite *self) {
     return done != NULL;
 }
 
+/* Begin a call that is timed like others, and then discarded: it is only counted. The next one is timed in earnest, and
+   should find what it needs in the caches, as the calls do for which it stands. */
+static PyObject *call_site_warm_up(HotCallSite *self) {
+    HotCall *call = call_site_free_call(self);
+    if (call == NULL) return NULL;
+    call->recorded = 0;
+    call->warm_up = 1;
+    return (PyObject *)call;
+}
+
 PyObject *call_site_begin(HotCallSite *self, PyObject *Py_UNUSED(none)) {
     if (self->untimed_left > 0 && self->no_op != NULL) {
         HotHistograms *histograms = self->histograms;
@@ -79,11 +89,12 @@ PyObject *call_site_begin(HotCallSite *self, PyObject *Py_UNUSED(none)) {
             self->untimed_left--;
             if (histograms != NULL && histograms->mapped.bytes != NULL) histograms_cells(histograms)[0]++;
             else self->unstored++;
-            return Py_NewRef(self->no_op);
+            return self->untimed_left > 0 ? Py_NewRef(self->no_op) : call_site_warm_up(self);
         }
     }
     HotCall *call = call_site_free_call(self);
     if (call == NULL) return NULL;
+    call->warm_up = 0;
     call->recorded = self->always || --self->timed_left <= 0;
     if (call->recorded && !self->always) call_site_draw(self);
     return (PyObject *)call;

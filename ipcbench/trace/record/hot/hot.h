@@ -19,7 +19,7 @@
 #include <time.h>
 
 /* Increased whenever C and Python expect something else of each other; the same as in __init__.py. */
-enum { CONTRACT = 10 };
+enum { CONTRACT = 11 };
 
 enum { MAX_STAGES = 7, HEAD_BYTES = 16 }; /* as in format.py */
 
@@ -80,7 +80,7 @@ struct HotCall {
     HotCallSite *call_site;
     int64_t begin_ns; /* 0 while it is not under way */
     int marks;
-    char recorded, noted, sized;
+    char recorded, noted, sized, warm_up;
     PyObject *sent_bytes, *recv_bytes, *trace, *span;
     int64_t ends_ns[MAX_STAGES + 1];
 };

@@ -143,9 +143,10 @@ class HotCall:
     """
 
     __slots__ = ("_append", "_begin_ns", "_call_site", "_marks", "_noted", "_recorded", "_sized", "_span",
-                 "_trace", "recv_bytes", "sent_bytes")  # fmt: skip
+                 "_trace", "_warm_up", "recv_bytes", "sent_bytes")  # fmt: skip
 
     _recorded: bool
+    _warm_up: bool
 
     def __init__(self, call_site: HotCallSite) -> None:
         self._call_site = call_site
@@ -205,7 +206,10 @@ class HotCall:
     def _finish(self, begin_ns: int, end_ns: int) -> None:
         """End a call that lasted from one time to another, without an error."""
         self._begin_ns = begin_ns
-        self._leave(end_ns, None)
+        if self._warm_up:
+            self._end()
+        else:
+            self._leave(end_ns, None)
 
     def __enter__(self) -> Any:
         self._begin_ns = now_ns()
@@ -214,7 +218,8 @@ class HotCall:
     def __exit__(self, kind: type[BaseException] | None, error: object, traceback: object) -> None:
         end_ns = now_ns()
         begin_ns = self._begin_ns
-        if not begin_ns:
+        if self._warm_up or not begin_ns:
+            self._end()
             return
         call_site = self._call_site
         marks = self._marks
@@ -321,10 +326,19 @@ class HotCallSite:
         self._unstored = self.late_ns = 0
 
     def begin(self) -> Any:
-        """Return a free call and decide whether it is recorded; return the no-op for a call that is only counted."""
-        if self._untimed_left and self._counts():
+        """Return a free call and decide whether it is recorded; return the no-op for a call that is only counted.
+
+        Of those, the last before one that is timed is timed, too, and then discarded: the next one should find what it
+        needs in the caches, as the calls do for which it stands.
+        """
+        is_counted = self._untimed_left > 0 and self._counts()
+        if is_counted and self._untimed_left:
             return self._no_op
         call = self._free.pop() if self._free else self.kind(self)
+        call._warm_up = is_counted
+        if is_counted:
+            call._recorded = False
+            return call
         if self.always:
             call._recorded = True
             return call
