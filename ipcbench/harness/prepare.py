@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from ipcbench.backend import Backend
+from ipcbench.channels.epoch import usable_backend
 from ipcbench.errors import BackendUnavailable, ConfigError, Unsupported
 from ipcbench.processes.launch import find_mpiexec
 from ipcbench.registry import get_backend
@@ -152,6 +153,8 @@ def select_backends(
 ) -> tuple[dict[str, type[Backend]], dict[str, str]]:
     """Return the sweep's usable and skipped backends; see `usable_backends`."""
     largest = max(payload.payload_bytes for payload in payloads)
+    if sweep.pattern == "rpc":
+        return _usable_for_calls(sweep, max(largest, *sweep.reply_sizes, 0))
     channel = ChannelSpec(
         name=f"{NAME_PREFIX}check",
         readers=sweep.most_readers,
@@ -163,6 +166,24 @@ def select_backends(
         wait=sweep.wait,
     )
     return usable_backends(sweep.backends, channel)
+
+
+def _usable_for_calls(sweep: SweepSpec, largest_bytes: int) -> tuple[dict[str, type[Backend]], dict[str, str]]:
+    """Return the backends over which rpc works, and for every other one, the reason."""
+    channel = ChannelSpec(f"{NAME_PREFIX}check", max_message_bytes=message_bytes(largest_bytes), wait=sweep.wait)
+    others, able = {}, []
+    for name in sweep.backends:
+        try:
+            usable_backend(name)
+            able.append(name)
+        except ConfigError as error:
+            others[name] = f"rpc takes {error.allowed}"
+        except BackendUnavailable:
+            able.append(name)  # which is told below
+    if not able:
+        raise ConfigError("backends", ",".join(sweep.backends), "some that rpc can use")
+    usable, skipped = usable_backends(able, channel)
+    return usable, {**others, **skipped}
 
 
 def usable_backends(names: Iterable[str], channel: ChannelSpec) -> tuple[dict[str, type[Backend]], dict[str, str]]:

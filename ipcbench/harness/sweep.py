@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from ipcbench.errors import IpcbenchError, StoreError
 from ipcbench.harness.digest import failed_trial
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
+from ipcbench.harness.patterns.call_trial import CallTrial
 from ipcbench.harness.patterns.trial import PatternTrial, roles_of
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
@@ -39,7 +40,7 @@ from ipcbench.processes.neighbours import busy_neighbours
 from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.results.model import SCHEMA_VERSION, RunInfo, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run, new_run_id, stored_sweep
-from ipcbench.spec import SweepSpec, TrialSpec
+from ipcbench.spec import SweepSpec, TrialSpec, Work
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.util.files import without_folders
 from ipcbench.util.units import format_duration_ns, format_significant
@@ -81,6 +82,8 @@ class Progress:
 
 
 Listener = Callable[[Progress], None]
+
+_KINDS: Mapping[Work, type[Trial]] = {"broadcast": Trial, "rpc": CallTrial}
 
 
 def run_sweep(
@@ -329,7 +332,7 @@ class _Run:
                 result = failed_trial(trial, self._next_trial_id, reason, started_unix_s)
                 self.unstored.append(TrialOutcome(result, {}, group_is_sound=True))
         runs = [
-            (Trial if trial.pattern == "broadcast" else PatternTrial)(
+            _KINDS.get(trial.pattern, PatternTrial)(
                 run_dir,
                 self.settled.contenders[trial.backend],
                 group,
@@ -487,10 +490,13 @@ def widest_ratio(trials: Iterable[TrialResult]) -> float:
 
 
 def pattern_label(trial: TrialSpec) -> str:
-    """Return what is particular to a trial of a queue or fan-in."""
-    peers = f"{trial.peers} {'writer' if trial.pattern == 'fan_in' else 'worker'}{'s' * (trial.peers > 1)}"
-    batch = f", batch {trial.batch}" if trial.batch > 1 else ""
-    return f"{trial.payload} {trial.size}, {peers}{batch}{', one killed' if trial.kill else ''}"
+    """Return what is particular to a trial of a queue, fan-in or rpc."""
+    _, *peers = roles_of(trial.pattern, trial.peers)
+    one = peers[0].removesuffix("-0")
+    more = f", batch {trial.batch}" if trial.batch > 1 else ""
+    more += f", {trial.in_flight} in flight" if trial.in_flight > 1 else ""
+    more += ", one killed" if trial.kill else ""
+    return f"{trial.payload} {trial.size}, {trial.peers} {one}{'s' * (trial.peers > 1)}{more}"
 
 
 def _label(trial: TrialSpec) -> str:

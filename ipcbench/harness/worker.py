@@ -20,6 +20,7 @@ from ipcbench.backend import Address, Backend, Endpoint
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.clocks import clock_identity
 from ipcbench.harness.floor import own_loop_ns
+from ipcbench.harness.patterns.calls import Calling, Serving
 from ipcbench.harness.patterns.parts import Offering, Taken, Taking
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.placement import ping_pong_ns
@@ -52,7 +53,7 @@ class Worker:
         self.index = index
         self.endpoints: list[Endpoint] = []
         self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
-        self._pattern_part: Offering | Taking | None = None
+        self._pattern_part: Offering | Taking | Serving | Calling | None = None
         self.verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "clock": lambda _: {"clock": clock_identity()},
             "echo": lambda _: {"clock_ns": now_ns()},
@@ -65,6 +66,8 @@ class Worker:
             "ready": self._ready,
             "turn": self._turn,
             "offer": self._offer,
+            "alone": self._alone,
+            "echo plain": self._echo_plain,
             "finish": self._finish,
             "call": self._call,
             "close": self._close,
@@ -115,21 +118,49 @@ class Worker:
 
     def _open_pattern(
         self, backend: Backend, address: Address, plan: Plan, request: dict[str, Any]
-    ) -> Offering | Taking:
-        """Open an endpoint of a queue or fan-in: process 0 is the side that is alone."""
+    ) -> Offering | Taking | Serving | Calling:
+        """Open an endpoint of a queue, fan-in or rpc: process 0 is the side that is alone."""
         trial, peer = plan.trial, self.index - 1
+        if trial.pattern == "rpc":
+            return self._open_calls(backend, address, plan, request)
         if (trial.pattern == "fan_in") == (self.index > 0):
             index = max(0, peer)
             writer = self.hold(backend.open_writer(address, index))
             return Offering(writer, index, _payloads(trial, request["contents"]), plan)
         return Taking(self.hold(backend.open_reader(address, max(0, peer))), plan, None if peer else request["began"])
 
+    def _open_calls(self, backend: Backend, there: Address, plan: Plan, request: dict[str, Any]) -> Serving | Calling:
+        """Open the server of an rpc trial, or a client; the first one has a pair of plain channels to the server."""
+        (back,) = (Address.from_dict(values) for values in request["back"])
+        if not self.index:
+            ends = self.hold(backend.open_reader(there, 0)), self.hold(backend.open_writer(back))
+            return self.hold(Serving(request["server"], *ends, plan))
+        plain = None
+        if self.index == 1:
+            plain = self.hold(backend.open_writer(there)), self.hold(backend.open_reader(back, 0))
+        (payload, *_) = _payloads(plan.trial, request["contents"])
+        return self.hold(Calling(request["server"], self.index - 1, payload, plain, plan))
+
     def _offer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Offer messages for one window of a queue or fan-in."""
-        assert isinstance(self._pattern_part, Offering)  # noqa: S101 - the coordinator knows who writes
+        """Offer messages, or make calls, for one window of a queue, fan-in or rpc."""
+        part = self._pattern_part
         _stop_collecting()
-        times = request["begin_ns"], request["window_ns"]
-        return asdict(self._pattern_part.offer(*times, request["rate_per_s"], Phase(request["phase"])))
+        window = request["begin_ns"], request["window_ns"], request["rate_per_s"]
+        if isinstance(part, Calling):
+            return asdict(part.offer(*window))
+        assert isinstance(part, Offering)  # noqa: S101 - the coordinator knows who writes
+        return asdict(part.offer(*window, Phase(request["phase"])))
+
+    def _alone(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Call an rpc server alone, in turns with plain round trips."""
+        assert isinstance(self._pattern_part, Calling)  # noqa: S101 - the coordinator knows who calls
+        _stop_collecting()
+        return self._pattern_part.alone(request["window_ns"])
+
+    def _echo_plain(self, _: dict[str, Any]) -> dict[str, Any]:
+        assert isinstance(self._pattern_part, Serving)  # noqa: S101 - the coordinator knows who serves
+        self._pattern_part.echo()
+        return {}
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call a function of a layer above, named as `module:function`, with this worker and the request."""
@@ -181,7 +212,7 @@ class Worker:
         return {}
 
     def _finish(self, _: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(self._pattern_part, Offering):
+        if isinstance(self._pattern_part, Offering | Serving | Calling):
             gc.enable()
             return self._pattern_part.finish()
         outcome = self._any_part().finish()

@@ -188,6 +188,15 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class CallCost:
+    """What one call of rpc at a time costs beside a plain round trip with the same transport, in turns."""
+
+    plain: Quantiles
+    """Of round trips of plain messages with as many bytes, and the same work between."""
+    call: Quantiles
+
+
+@dataclass(frozen=True, slots=True)
 class TrialResult:
     """One line of trials.jsonl."""
 
@@ -218,9 +227,11 @@ class TrialResult:
     extra: Mapping[str, Any] = field(default_factory=dict)
     """Further measured facts; names end with the unit."""
     windows: tuple[PatternWindow, ...] = ()
-    """Of a queue or fan-in: flat out, then at each load."""
+    """Of a queue, fan-in or rpc: flat out, then at each load."""
     recovery: Recovery | None = None
     """Of a queue of which a worker was killed."""
+    cost: CallCost | None = None
+    """Of rpc."""
 
     @property
     def writer(self) -> EndpointResult | None:

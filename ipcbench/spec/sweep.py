@@ -162,7 +162,7 @@ class SweepSpec:
     """How many processes keep a core busy each while a trial is measured: every cell is measured beside each of these
     numbers of them. The A/A control runs beside the first."""
     pattern: Work = "broadcast"
-    """A queue, fan-in or rpc has trials of its own: `modes`, `rate_per_s`, `control`, `look` and `tail` do not apply."""
+    """All but a broadcast have trials of their own: `modes`, `rate_per_s`, `control`, `look`, `tail` do not apply."""
     peers: tuple[int, ...] = ()
     """Numbers of workers of a queue, of writers of a fan-in, or of clients of rpc; empty for a broadcast."""
     batches: tuple[int, ...] = (1,)

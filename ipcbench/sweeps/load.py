@@ -22,11 +22,11 @@ from ipcbench.spec import (
     CODEC_NAMES,
     DELIVERIES,
     MODES,
-    PATTERNS,
     PAYLOAD_KINDS,
     SAMPLE,
     TOUCHES,
     WAIT_STRATEGIES,
+    WORKS,
     SweepSpec,
     Variant,
     is_sized_in_bytes,
@@ -121,6 +121,18 @@ def _duration_s(value: object, where: str) -> float:
     return parse_duration_s(_scalar(value, where), where)
 
 
+def _durations_s(value: object, where: str) -> tuple[float, ...]:
+    """Return times; `0`, `0s`: none."""
+    parts = _list(value, where)
+    return tuple(0.0 if part in {"0", "0s"} else parse_duration_s(part, where) for part in parts)
+
+
+def _reply_sizes(value: object, where: str) -> tuple[int, ...]:
+    """Return sizes in bytes; none for `same`."""
+    parts = _list(value, where)
+    return () if parts == ("same",) else tuple(parse_bytes(part, where) for part in parts)
+
+
 def _ratio(value: object, where: str) -> float:
     ratio = parse_ratio(_scalar(value, where), where)
     if ratio > 1.0:
@@ -174,9 +186,10 @@ KEYS: tuple[Key, ...] = (
         "pattern",
         "pattern",
         "PATTERN",
-        "Who gets a message: broadcast (every reader), queue (one of the workers), fan-in (many writers, one reader).",
+        "Who gets a message: broadcast (every reader), queue (one of the workers), fan-in (many writers, one reader); "
+        "or rpc: many clients call one server.",
         _pattern,
-        tuple(pattern.replace("_", "-") for pattern in PATTERNS),
+        tuple(pattern.replace("_", "-") for pattern in WORKS),
     ),
     Key(
         "readers", "readers", "N", "Number of readers of every channel; of a queue, numbers of workers: 1,4.", _integers
@@ -193,9 +206,20 @@ KEYS: tuple[Key, ...] = (
         "load",
         "loads",
         "PERCENT,…",
-        "Of a queue or fan-in: shares of its own rate flat out at which times are measured: 50%,95%.",
+        "Of a queue, fan-in or rpc: shares of its own rate flat out at which times are measured: 50%,95%.",
         _ratios,
     ),
+    Key("clients", "peers", "N,…", "Of rpc: numbers of clients, each measured by itself: 1,4,16.", _integers),
+    Key("in-flight", "in_flight", "N,…", "Of rpc: calls that each client has in flight: 1,8.", _integers),
+    Key(
+        "reply",
+        "reply_sizes",
+        "SIZE,…",
+        "Of rpc: bytes of a reply (64,1MiB); `same`: as many as in the request.",
+        _reply_sizes,
+    ),
+    Key("service", "services_s", "TIME,…", "Of rpc: how long the method works: 0s,100us.", _durations_s),
+    Key("p99-limit", "p99_limit_s", "TIME", "Of rpc: most calls per second with a p99 of at most this.", _duration_s),
     Key(
         "payload",
         "payload",
@@ -398,6 +422,7 @@ def _build(name: str, from_file: Mapping[str, object], place: str, options: Mapp
         raise ConfigError(_where_of(error.field, where), error.value, error.allowed) from error
 
 
+_PEERS_KEY: Mapping[object, str] = {"fan_in": "writers", "rpc": "clients"}
 _BROADCAST_ONLY = ("delivery", "mode", "rate", "control", "look", "tail")
 
 
@@ -405,20 +430,24 @@ def _peer_fields(
     fields: dict[str, object], where: Mapping[str, str], options: Mapping[str, object]
 ) -> dict[str, object]:
     """Return readers and peers, which mean different things to different patterns: a queue has several numbers of
-    readers, a fan-in several of writers, a broadcast one number of readers.
+    readers, a fan-in several of writers, rpc several of clients, a broadcast one number of readers.
     """
     pattern, readers = fields.get("pattern", "broadcast"), cast(tuple[int, ...], fields.get("readers", ()))
     if pattern != "broadcast":
         for key in _BROADCAST_ONLY:
             if key in options:
                 raise ConfigError(where[key], options[key], f"nothing beside the pattern {pattern}")
+    for key in ("writers", "clients"):
+        if key in where and pattern in WORKS and key != _PEERS_KEY.get(pattern):
+            hint = "; --readers 1,4" if pattern == "queue" else ""
+            raise ConfigError(where[key], fields["peers"], f"nothing beside the pattern {pattern}{hint}")
     if pattern == "queue":
-        if "peers" in fields:
-            raise ConfigError(where["writers"], fields["peers"], "nothing beside the pattern queue; --readers 1,4")
         return {"peers": readers, "readers": max(readers, default=1)} if readers else {"peers": (1,)}
-    if len(readers) > 1 or (pattern == "fan_in" and "readers" in options and readers != (1,)):
+    if len(readers) > 1 or (pattern in {"fan_in", "rpc"} and "readers" in options and readers != (1,)):
         text = ",".join(map(str, readers))
-        raise ConfigError(where["readers"], text, "1 for a fan-in" if pattern == "fan_in" else "one number")
+        raise ConfigError(
+            where["readers"], text, "one number" if pattern == "broadcast" else "1 for a fan-in, and for rpc"
+        )
     plain: dict[str, object] = {"readers": readers[0]} if readers else {}
     return plain if pattern == "broadcast" else {"readers": 1, "peers": fields.get("peers", (1,))}
 

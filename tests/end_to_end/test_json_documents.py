@@ -44,7 +44,7 @@ COMMANDS = {
     "tables": [
         f"analyze {REFERENCE} --no-report --format json",
         "analyze whole one failed variants unknown finished --no-report --format json",
-        "analyze queue queue_once queue_poor fan_in --no-report --format json",
+        "analyze queue queue_once queue_poor fan_in rpc --no-report --format json",
     ],
     "comparison": [
         "compare whole whole --gate 5% --format json",
@@ -156,6 +156,7 @@ def made_runs(folder: Path) -> None:
     make_pattern_run(folder / "queue", rates, skipped={"mpi": "backend 'mpi' does not offer pattern queue"})
     make_pattern_run(folder / "queue_once", {"shm": (9000.0,)})
     make_pattern_run(folder / "queue_poor", {"shm": (9000.0, 9100.0, 9200.0)}, change=without_times)
+    make_pattern_run(folder / "rpc", rates, pattern_sweep(name="rpc", pattern="rpc"))
     make_pattern_run(folder / "fan_in", rates, pattern_sweep(name="fan-in", pattern="fan_in"))
 
 

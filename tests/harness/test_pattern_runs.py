@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from ipcbench.analysis.patterns.cells import pattern_cells
+from ipcbench.errors import IntegrityError
+from ipcbench.harness.patterns.calls import Calling
 from ipcbench.harness.sweep import run_sweep
 from ipcbench.results.model import TrialResult
 from ipcbench.results.store import INFO_FILE, Run, RunWriter, load_run
@@ -134,3 +136,53 @@ def test_an_interrupted_run_keeps_its_trials_and_goes_on(tmp_path, monkeypatch):
     assert run.pattern_trials[: len(before.pattern_trials)] == before.pattern_trials
     specs = [replace(trial.spec, turns=1) for trial in sound_trials(run)]
     assert len(specs) == len(set(specs)) == 8, "two rounds, two backends, one plain trial and one with a kill"
+
+
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "tcp", "zmq", "zmq-tcp"])
+def test_calls_are_measured_beside_plain_round_trips(tmp_path, name: str):
+    run, _ = measure(tiny_pattern("rpc", backends=(name,), peers=(2,), reply_sizes=(5000,)), tmp_path)
+    (trial,) = sound_trials(run)
+    assert [end.role for end in trial.endpoints] == ["server", "client-0", "client-1"]
+    flat_out, paced = trial.windows
+    assert flat_out.rate_per_s == trial.throughput_per_s > 0
+    assert len(flat_out.peer_counts) == 2
+    assert flat_out.wait.p50_ns > 0, "each call is timed, also flat out"
+    assert paced.offered_per_s > 0
+    assert paced.wait.count > 0
+    assert trial.cost.plain.count > 0
+    assert trial.cost.call.p50_ns > trial.cost.plain.p50_ns * 0.5
+    (cell,) = pattern_cells(run)
+    assert (cell.setting.peers, cell.setting.in_flight, cell.setting.reply_bytes) == (2, 1, 5000)
+
+
+def test_several_calls_in_flight_and_work_in_the_method(tmp_path):
+    sweep = tiny_pattern("rpc", backends=("shm",), peers=(1,), in_flight=(1, 4), services_s=(0.001,), window_s=0.1)
+    run, _ = measure(sweep, tmp_path)
+    one, four = sorted(sound_trials(run), key=lambda trial: trial.spec.in_flight)
+    for trial in (one, four):
+        assert trial.throughput_per_s < 1000, "the method works for a millisecond"
+        assert trial.cost.plain.p50_ns >= 1e6, "and so it does between plain messages"
+    assert four.windows[0].wait.p50_ns > 2 * one.windows[0].wait.p50_ns, "those in flight wait for each other"
+
+
+@pytest.mark.usefixtures("broken_on_path")
+def test_a_process_of_rpc_that_dies_fails_its_trial(tmp_path):
+    run, _ = measure(tiny_pattern("rpc", backends=("broken:DiesAtStart",), peers=(1,)), tmp_path, stall_s=2.0)
+    (trial,) = run.pattern_trials
+    assert (trial.status, pattern_cells(run)[0].status) == ("failed", "failed")
+    assert re.search("server|client-0", trial.reason)
+
+
+@pytest.mark.parametrize("result", [(2, b"abc"), (1, b"ab")])
+def test_the_result_of_another_call_is_found(result: tuple[int, bytes]):
+    client = Calling.__new__(Calling)
+    client._reply_bytes = 3
+    with pytest.raises(IntegrityError, match="the result of call 1"):
+        client._check(1, result)
+
+
+def test_a_backend_that_rpc_cannot_use_says_so(tmp_path):
+    run, _ = measure(tiny_pattern("rpc", backends=("shm", "mpi"), peers=(1,)), tmp_path)
+    sound_trials(run)
+    assert run.info.skipped["mpi"].startswith("rpc takes")
+    assert [cell.status for cell in pattern_cells(run)] == ["ok", "skipped"]

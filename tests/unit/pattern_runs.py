@@ -1,4 +1,4 @@
-"""Synthetic runs of queues and fan-in with known figures, stored as the harness stores them."""
+"""Synthetic runs of queues, fan-in and rpc with known figures, stored as the harness stores them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench.harness.digest import failed_trial
-from ipcbench.results.model import PatternWindow, Quantiles, Recovery, TrialResult
+from ipcbench.results.model import CallCost, PatternWindow, Quantiles, Recovery, TrialResult
 from ipcbench.results.store import Run, RunWriter, load_run
 from ipcbench.spec import SweepSpec, TrialSpec
 from tests.unit.builders import conditions, endpoint, run_info
@@ -32,6 +32,14 @@ def window(spec: TrialSpec, rate_per_s: float, load: float | None = None, count:
     return PatternWindow(load, load * rate_per_s, load * rate_per_s, True, counts, wait, slowest)
 
 
+def call_cost(rate_per_s: float) -> CallCost:
+    """Return what a call costs: twice a plain round trip, which takes 1e9 / rate ns."""
+    time_ns = 1e9 / rate_per_s
+    return CallCost(
+        *(Quantiles(100, n * time_ns, 2 * n * time_ns, 3 * n * time_ns, 4 * n * time_ns, time_ns) for n in (1, 2))
+    )
+
+
 def pattern_trial(spec: TrialSpec, trial_id: int, rate_per_s: float, **changes: Any) -> TrialResult:
     """Return a sound trial, or a failed one if the rate is 0."""
     if not rate_per_s:
@@ -50,6 +58,7 @@ def pattern_trial(spec: TrialSpec, trial_id: int, rate_per_s: float, **changes: 
         throughput_per_s=rate_per_s,
         windows=windows,
         recovery=recovery,
+        cost=call_cost(rate_per_s) if spec.pattern == "rpc" else None,
     )
     return replace(plain, **changes)
 

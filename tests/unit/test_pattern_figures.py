@@ -351,7 +351,7 @@ def test_the_trials_of_a_round() -> None:
     [
         ("default", {"readers": "1,2"}, "one number"),
         ("default", {"batch": "4"}, "nothing beside pattern broadcast"),
-        ("default", {"writers": "4"}, "nothing beside pattern broadcast"),
+        ("default", {"writers": "4"}, "nothing beside the pattern broadcast"),
         ("queue", {"writers": "4"}, "--readers 1,4"),
         ("queue", {"mode": "paced"}, "nothing beside the pattern queue"),
         ("queue", {"batch": "0"}, "1 to 4,096"),
@@ -362,6 +362,16 @@ def test_the_trials_of_a_round() -> None:
         ("queue", {"window": "6s"}, "0.01 to 5"),
         ("fan-in", {"readers": "2"}, "1 for a fan-in"),
         ("fan-in", {"pattern": "star"}, "broadcast"),
+        ("fan-in", {"clients": "2"}, "nothing beside the pattern fan_in"),
+        ("queue", {"in-flight": "2"}, "nothing beside pattern queue"),
+        ("rpc", {"readers": "2"}, "1 for a fan-in, and for rpc"),
+        ("rpc", {"writers": "2"}, "nothing beside the pattern rpc"),
+        ("rpc", {"batch": "2"}, "nothing beside pattern rpc"),
+        ("rpc", {"payload": "dict", "codec": "pickle", "sizes": "10"}, "bytes for rpc"),
+        ("rpc", {"in-flight": "0"}, "1 to 1,024"),
+        ("rpc", {"in-flight": "1,1"}, "each once"),
+        ("rpc", {"service": "2s"}, "0 to 1"),
+        ("rpc", {"reply": "2GiB"}, "0 to 1,073,741,824"),
     ],
 )
 def test_bad_input_of_a_sweep_gets_one_clear_line(sweep: str, options: dict[str, str], words: str) -> None:
@@ -377,6 +387,15 @@ def test_options_of_a_sweep() -> None:
     fan_in = load_sweep("fan-in", {"writers": "3"})
     assert (fan_in.pattern, fan_in.peers, fan_in.most_readers, fan_in.most_writers) == ("fan_in", (3,), 1, 3)
     assert load_sweep("default", {"pattern": "queue"}).peers == (3,)
+    rpc = load_sweep(
+        "rpc", {"clients": "2,8", "in-flight": "1,4", "reply": "0,1KiB", "service": "0,5us", "p99-limit": "2ms"}
+    )
+    assert (rpc.peers, rpc.in_flight, rpc.reply_sizes) == ((2, 8), (1, 4), (0, 1024))
+    assert (rpc.services_s, rpc.p99_limit_s, rpc.most_writers) == ((0.0, pytest.approx(5e-6)), 0.002, 8)
+    trials = rpc.pattern_trials("shm", 1024, 1024, 0)
+    assert len({trial.cell for trial in trials}) == len(trials) == 2 * 2 * 2 * 2
+    assert {trial.turns for trial in trials} == {5}, "alone, flat out, and the loads"
+    assert load_sweep("rpc").pattern_trials("shm", 1024, 1024, 0)[0].reply_bytes == 1024
     assert SweepSpec.from_dict(json.loads(json.dumps(queue.as_dict()))) == queue
 
 
@@ -413,3 +432,38 @@ def test_what_takes_broadcasts_says_so_of_a_queue(tmp_path: Path) -> None:
         compare_runs(run, run)
     with pytest.raises(StoreError, match="queues and fan-in"):
         select(run, ("saturate",), "osu")
+
+
+RPC = pattern_sweep(name="rpc", pattern="rpc", peers=(2,), loads=(0.5, 0.8), p99_limit_s=200e-6)
+
+
+def test_calls_have_their_cost_and_the_load_that_keeps_a_limit(tmp_path: Path) -> None:
+    """Times are 1e9 / rate ns, p99 ten times that: 50 µs of shm, 500 µs of tcp."""
+    run = make_pattern_run(tmp_path / "run", {"shm": (200e3, 201e3, 199e3), "tcp": (20e3, 20.1e3, 19.9e3)}, RPC)
+    shm, tcp = pattern_cells(run)
+    assert (shm.backend, shm.rank, tcp.rank, shm.jain_ratio) == ("shm", 1, 2, 1.0)
+    assert shm.calls is not None
+    assert shm.calls.plain_p50_ns.estimate == pytest.approx(5000)
+    assert shm.calls.call_p50_ns.estimate == pytest.approx(10_000)
+    assert shm.calls.cost_ratio.estimate == pytest.approx(2.0)
+    assert shm.calls.within_limit_per_s == pytest.approx(160e3), "the largest load"
+    assert tcp.calls is not None
+    assert (tcp.calls.within_limit_per_s, tcp.calls.is_limit_known) == (None, True)
+    text = as_text(tables(run))
+    assert "p99 ≤ 200 µs" in text
+    rows = [line.split() for line in text.splitlines() if line.split()[-1:] and line.split()[:1] in (["shm"], ["tcp"])]
+    assert [row[0] for row in rows][-2:] == ["shm", "tcp"]
+    assert "2.00" in rows[-1], "a call takes twice a plain round trip"
+    (row, _) = json.loads(as_json(tables(run)))["patterns"]
+    assert (row["calls"]["call_ratio"], row["calls"]["within_limit_per_s"]) == (
+        pytest.approx(2.0),
+        pytest.approx(160e3),
+    )
+
+
+def test_a_limit_of_which_no_p99_tells_is_unknown(tmp_path: Path) -> None:
+    run = make_pattern_run(tmp_path / "run", {"shm": CLEAR["shm"]}, RPC, change=short)
+    (cell,) = pattern_cells(run)
+    assert cell.calls is not None
+    assert (cell.calls.within_limit_per_s, cell.calls.is_limit_known) == (None, False)
+    assert "n/a" in as_text(tables(run))

@@ -1,1 +1,1 @@
-"""Queues and fan-in: the figures of their trials, and their tables."""
+"""Queues, fan-in and rpc: the figures of their trials, and their tables."""

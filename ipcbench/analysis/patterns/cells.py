@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from statistics import median
 from typing import Any, Self
 
+import numpy as np
+
 from ipcbench.analysis.summary.cells import CellStatus
 from ipcbench.analysis.summary.figures import generator_of, round_name, rounds_estimate
 from ipcbench.analysis.summary.notes import cell_notes, failure_reason, is_sound
 from ipcbench.results.model import PatternWindow, TrialResult
 from ipcbench.results.store import Run
-from ipcbench.spec import Pattern, Touch, WaitStrategy
+from ipcbench.spec import USUAL_P99_LIMIT_S, Touch, WaitStrategy, Work
 from ipcbench.stats.decisions import judged, prior_of, rank_groups, table_prior
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, Interval, has_quantile, ratio, rounds_in_common
 from ipcbench.stats.fairness import jain_index, largest_share
@@ -28,7 +30,7 @@ _LEAST = 1e-3
 class PatternSetting:
     """What cells must have in common to be ranked against each other."""
 
-    pattern: Pattern
+    pattern: Work
     neighbours: int
     payload: str
     size: int
@@ -40,9 +42,15 @@ class PatternSetting:
     pin: str
     touch: Touch
     peers: int
-    """Workers of a queue, writers of a fan-in."""
+    """Workers of a queue, writers of a fan-in, clients of rpc."""
     batch: int
     """Messages that a writer hands over together."""
+    in_flight: int
+    """Of rpc: calls that each client has in flight."""
+    reply_bytes: int
+    """Of rpc: size of the array in a reply."""
+    service_ns: int
+    """Of rpc: for how long the method works."""
 
     @classmethod
     def of(cls, trial: TrialResult) -> Self:
@@ -51,7 +59,7 @@ class PatternSetting:
 
     def family(self) -> Self:
         """Return what the settings of one table have in common."""
-        return replace(self, peers=0, batch=0)
+        return replace(self, peers=0, batch=0, in_flight=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +77,29 @@ class LoadFigures:
     wait_p99_ns: Interval | None
     """The same of p99; None if a round has too few messages."""
     slowest_p99_ns: Interval | None
-    """Fan-in: the same of the p99 of the writer with the highest."""
+    """Fan-in and rpc: the same of the p99 of the writer or client with the highest."""
 
     @property
     def is_held(self) -> bool:
         """Whether the rate was held in more than half of the rounds."""
         return 2 * self.held_count > self.rounds_count
+
+
+@dataclass(frozen=True, slots=True)
+class CallFigures:
+    """Of rpc: one call at a time beside a plain round trip, and what is carried with a given p99."""
+
+    plain_p50_ns: Interval
+    """Median over the rounds of the p50 of plain round trips."""
+    call_p50_ns: Interval
+    """The same of calls."""
+    cost_ratio: Interval
+    """The call over the plain round trip, by rounds."""
+    p99_limit_ns: float
+    within_limit_per_s: float | None
+    """Calls per second: the largest load that was held with a p99 of at most `p99_limit_ns`; None if none was."""
+    is_limit_known: bool
+    """Whether a p99 of at least one load is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +135,10 @@ class PatternCell:
     largest_share_ratio: float | None = None
     """Queue: the share of the messages that the busiest worker got flat out, median over the rounds."""
     jain_ratio: float | None = None
-    """Fan-in: Jain's index of the writers' rates flat out, median over the rounds."""
+    """Fan-in and rpc: Jain's index of the writers' or clients' rates flat out, median over the rounds."""
     loads: tuple[LoadFigures, ...] = ()
+    calls: CallFigures | None = None
+    """Of rpc."""
     recovery: RecoveryFigures | None = None
     """Queue: None where no worker was killed."""
     recovery_reason: str = ""
@@ -125,7 +152,7 @@ class PatternCell:
 
 
 def pattern_cells(run: Run, among: Collection[str] | None = None) -> tuple[PatternCell, ...]:
-    """Return the cells of all queues and fan-in of a run, those of a setting together, the best first.
+    """Return the cells of all queues, fan-in and rpc of a run, those of a setting together, the best first.
 
     Args:
         run: what was measured.
@@ -198,21 +225,28 @@ def _cell(run: Run, setting: PatternSetting, backend: str, trials: Sequence[Tria
     if not sound:
         return cell
     firsts = {name: trial.windows[0] for name, trial in sound.items()}
-    generator = generator_of(backend, f"{setting.pattern} {setting.peers} {setting.batch}", setting.size)
+    generator = _generator(setting, backend, setting.pattern)
     rates = {name: window.rate_per_s for name, window in firsts.items()}
     time = rounds_estimate({name: 1.0 / rate for name, rate in rates.items()}, generator)
     share, jain = ([each(window.peer_counts) for window in firsts.values()] for each in (largest_share, jain_index))
     is_queue = setting.pattern == "queue"
     ratios = sorted({window.load_ratio for trial in sound.values() for window in trial.windows if window.load_ratio})
+    loads = tuple(_load(setting, backend, sound, load) for load in ratios)
     return replace(
         cell,
         rate_per_s=_interval(setting, backend, "rate", rates),
         largest_share_ratio=_median(share) if is_queue else None,
         jain_ratio=None if is_queue else _median(jain),
-        loads=tuple(_load(setting, backend, sound, load) for load in ratios),
+        loads=loads,
+        calls=_calls(run, setting, backend, sound, loads),
         notes=cell_notes(plain, 0),
         time=None if time is None else replace(time, of=backend),
     )
+
+
+def _generator(setting: PatternSetting, backend: str, purpose: str) -> np.random.Generator:
+    parts = f"{purpose} {setting.peers} {setting.batch}" + f" {setting.in_flight}" * (setting.pattern == "rpc")
+    return generator_of(backend, parts, setting.size)
 
 
 def _median(values: Iterable[float | None]) -> float | None:
@@ -224,7 +258,7 @@ def _interval(setting: PatternSetting, backend: str, purpose: str, values: Mappi
     """Return the median over the rounds with its interval; alone if they are too few for one."""
     if not values:
         return None
-    generator = generator_of(backend, f"{purpose} {setting.peers} {setting.batch}", setting.size)
+    generator = _generator(setting, backend, purpose)
     estimate = None
     if len(values) >= MIN_CLAIM_ROUNDS:
         estimate = rounds_estimate({name: max(value, _LEAST) for name, value in values.items()}, generator)
@@ -256,6 +290,30 @@ def _p99_ns(window: PatternWindow) -> float | None:
     return wait.p99_ns if wait is not None and has_quantile(wait.count, 0.99) else None
 
 
+def _calls(
+    run: Run,
+    setting: PatternSetting,
+    backend: str,
+    sound: Mapping[str, TrialResult],
+    loads: Sequence[LoadFigures],
+) -> CallFigures | None:
+    costs = {name: trial.cost for name, trial in sound.items() if trial.cost is not None}
+    plain = {name: cost.plain.p50_ns for name, cost in costs.items()}
+    call = {name: cost.call.p50_ns for name, cost in costs.items()}
+    intervals = (
+        _interval(setting, backend, "plain", plain),
+        _interval(setting, backend, "call", call),
+        _interval(setting, backend, "cost", {name: call[name] / max(plain[name], _LEAST) for name in plain}),
+    )
+    if None in intervals:
+        return None
+    limit_ns = 1e9 * float(run.info.sweep.get("p99_limit_s", USUAL_P99_LIMIT_S))
+    known = [load for load in loads if load.wait_p99_ns is not None or not load.is_held]
+    within = [load.offered_per_s for load in known
+              if load.is_held and load.wait_p99_ns is not None and load.wait_p99_ns.estimate <= limit_ns]  # fmt: skip
+    return CallFigures(*intervals, limit_ns, max(within, default=None), bool(known))  # type: ignore[arg-type] # none is None
+
+
 def _recovery(kills: Sequence[TrialResult]) -> RecoveryFigures | None:
     found = [trial.recovery for trial in kills if trial.recovery is not None]
     if not found:
@@ -284,6 +342,7 @@ def cell_fields(cell: PatternCell) -> dict[str, Any]:
         "largest_share_ratio": cell.largest_share_ratio,
         "jain_ratio": cell.jain_ratio,
         "loads": [_load_fields(load) for load in cell.loads],
+        "calls": None if cell.calls is None else _call_fields(cell.calls, few=few),
         "recovery": None if cell.recovery is None else asdict(cell.recovery),
         "recovery_reason": cell.recovery_reason,
         "rounds_count": cell.rounds_count,
@@ -304,6 +363,16 @@ def _load_fields(load: LoadFigures) -> dict[str, Any]:
     return values
 
 
+def _call_fields(calls: CallFigures, *, few: bool) -> dict[str, Any]:
+    return {
+        **_ends("plain_p50", "_us", calls.plain_p50_ns, 1e3, few=few),
+        **_ends("call_p50", "_us", calls.call_p50_ns, 1e3, few=few),
+        **_ends("call_ratio", "", calls.cost_ratio, few=few),
+        "p99_limit_us": calls.p99_limit_ns / 1e3,
+        "within_limit_per_s": calls.within_limit_per_s,
+    }
+
+
 def _ends(
     name: str, unit: str, interval: Interval | None, divisor: float = 1.0, *, few: bool
 ) -> dict[str, float | None]:
@@ -318,11 +387,12 @@ def flat_fields(cell: PatternCell) -> dict[str, Any]:
     `recovery_`.
     """
     values = cell_fields(cell)
-    loads, recovery = values.pop("loads"), values.pop("recovery")
+    loads, recovery, calls = values.pop("loads"), values.pop("recovery"), values.pop("calls")
     notes = values.pop("notes")
     for load in loads:
         name = f"load_{100 * load['load_ratio']:g}"
         values |= {f"{name}_{key}": value for key, value in load.items() if key != "load_ratio"}
+    values |= calls or {}
     names = [each.name for each in fields(RecoveryFigures)]
     values |= {f"recovery_{name}": recovery[name] if recovery else None for name in names}
     return {**values, "notes": "; ".join(notes)}

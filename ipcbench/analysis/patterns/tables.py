@@ -20,16 +20,19 @@ from ipcbench.analysis.summary.wording import (
     too_few_words,
 )
 from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
-from ipcbench.spec import Pattern
+from ipcbench.spec import Work
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval, ratio, rounds_in_common
-from ipcbench.util.units import format_significant
+from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 NOT_HELD = "not held"
-_PEERS: dict[Pattern, tuple[str, str]] = {"queue": ("worker", "workers"), "fan_in": ("writer", "writers")}
-_UNITS: dict[Pattern, str] = {"queue": "k tasks/s", "fan_in": "k msg/s"}
-NAMES: dict[Pattern, str] = {"queue": "queue", "fan_in": "fan-in"}
+_TOGETHER = ("batch", "in_flight")
+_PEERS: dict[Work, tuple[str, str]] = {
+    "queue": ("worker", "workers"), "fan_in": ("writer", "writers"), "rpc": ("client", "clients"),
+}  # fmt: skip
+_UNITS: dict[Work, str] = {"queue": "k tasks/s", "fan_in": "k msg/s", "rpc": "k calls/s"}
+NAMES: dict[Work, str] = {"queue": "queue", "fan_in": "fan-in", "rpc": "rpc"}
 
-LEGEND: dict[Pattern, tuple[str, ...]] = {
+LEGEND: dict[Work, tuple[str, ...]] = {
     "queue": (
         "k tasks/s: tasks that all workers together begin while the writer writes flat out, with its 95 % interval; "
         "ranks are by it, within equal workers and batches.",
@@ -46,13 +49,25 @@ LEGEND: dict[Pattern, tuple[str, ...]] = {
         "of the backend's own k msg/s; n/a: a writer sent fewer than 1,000 messages in a round. not held: in half of "
         "the rounds or more a backlog was left, and the time would grow with the window.",
     ),
+    "rpc": (
+        "k calls/s: calls of all clients together while each makes one after the other, as many at a time as it has in "
+        "flight, with its 95 % interval; ranks are by it, within equal clients and calls in flight.",
+        "fair: Jain's index of the clients' rates: 1 if all get the same, 1 / clients if one gets everything.",
+        "time: from the moment at which a call is due to its result, p50 / p99 of all clients, at a share of the "
+        "backend's own k calls/s; n/a: fewer than 1,000 calls in a round. not held: in half of the rounds or more a "
+        "backlog was left, and the time would grow with the window.",
+        "p99 ≤: calls per second of the largest of these loads that was held with a p99 of at most that; – if none.",
+        "plain, call: p50 of a round trip of plain messages with as many bytes over the same transport, and of a call, "
+        "one at a time and in turns.",
+    ),
 }
 
 
 def peers_words(setting: PatternSetting) -> str:
     """Return how many peers a setting has, and its batch if there is one: `16 workers, batch 256`."""
-    batch = f", batch {setting.batch:,}" if setting.batch > 1 else ""
-    return plural(setting.peers, *_PEERS[setting.pattern]) + batch
+    more = f", batch {setting.batch:,}" if setting.batch > 1 else ""
+    more += f", {setting.in_flight:,} in flight" if setting.in_flight > 1 else ""
+    return plural(setting.peers, *_PEERS[setting.pattern]) + more
 
 
 def pattern_tables(cells: Sequence[PatternCell]) -> tuple[Table, ...]:
@@ -66,6 +81,8 @@ def pattern_tables(cells: Sequence[PatternCell]) -> tuple[Table, ...]:
         batched = [cell for cell in rows if cell.rate_per_s is not None]
         if len({cell.setting.batch for cell in batched}) > 1:
             found.append(_batch_table(family, batched))
+        if costs := [cell for cell in batched if cell.calls is not None]:
+            found.append(_cost_table(family, costs))
         if any(cell.recovery is not None or cell.recovery_reason for cell in rows):
             found.append(_recovery_table(family, rows))
     return tuple(found)
@@ -76,13 +93,17 @@ def _title(family: PatternSetting) -> str:
     wait = f", wait {family.wait}" if family.wait != "auto" else ""
     size = size_text(family.payload, family.size)
     encoded = "" if family.size == family.payload_bytes else f" ({family.payload_bytes:,} B encoded)"
+    if family.pattern == "rpc":
+        work = f", {format_duration_ns(family.service_ns)} of work" if family.service_ns else ""
+        return f"rpc: request {size}, reply {format_bytes(family.reply_bytes)}{work}{wait}{beside}"
     name = NAMES[family.pattern].capitalize()
     return f"{name}: {family.payload} of {size}{encoded}, {family.codec}{wait}{beside}"
 
 
 def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
     is_queue = family.pattern == "queue"
-    several = len({cell.setting.batch for cell in cells}) > 1
+    together = _TOGETHER[family.pattern == "rpc"]
+    several = len({getattr(cell.setting, together) for cell in cells}) > 1
     loads = _loads(cells)
     ranks = {cell.setting: [each.rank for each in cells if each.setting == cell.setting] for cell in cells}
     settings = {cell.setting for cell in cells}
@@ -96,23 +117,25 @@ def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
         remarks=tuple(verdicts(cells)),
         columns=(
             Column(("", _PEERS[family.pattern][1])),
-            *([Column(("", "batch"))] if several else []),
+            *([Column(("in", "flight") if family.pattern == "rpc" else ("", "batch"))] if several else []),
             Column(("", "rank")),
             Column(("", "backend"), "left", names_row=True),
             Column((_UNITS[family.pattern], "[95 %]")),
             Column(("busiest", "worker")) if is_queue else Column(("", "fair")),
             *_heads(family, loads),
+            *([_limit_head(cells)] if family.pattern == "rpc" else []),
             Column(("", "notes"), "left"),
         ),
         rows=tuple(
             (
                 peers,
-                *([f"{cell.setting.batch:,}" if peers != "any" else peers] if several else []),
+                *([f"{getattr(cell.setting, together):,}" if peers != "any" else peers] if several else []),
                 rank_text(cell.rank, ranks[cell.setting]),
                 cell.backend,
                 _status(cell) if cell.rate_per_s is None else rate_words(cell),
                 _share(cell.largest_share_ratio) if is_queue else number(cell.jain_ratio),
                 *(_times(cell, load) for load in loads),
+                *([_within_limit(cell)] if family.pattern == "rpc" else []),
                 _marks(cell, letters),
             )
             for peers, cell in lines
@@ -127,7 +150,7 @@ def _loads(cells: Sequence[PatternCell]) -> list[float]:
 
 
 def _heads(family: PatternSetting, loads: Sequence[float]) -> Iterator[Column]:
-    head = "wait p50 / p99" if family.pattern == "queue" else "p50 / slowest p99"
+    head = {"queue": "wait p50 / p99", "rpc": "p50 / p99"}.get(family.pattern, "p50 / slowest p99")
     yield from (Column((head, f"µs at {100 * load:g} %")) for load in loads)
 
 
@@ -155,7 +178,7 @@ def _times(cell: PatternCell, ratio: float) -> str:
         return NOT_MEASURED
     if not load.is_held:
         return NOT_HELD
-    tail = load.wait_p99_ns if cell.setting.pattern == "queue" else load.slowest_p99_ns
+    tail = load.slowest_p99_ns if cell.setting.pattern == "fan_in" else load.wait_p99_ns
     return f"{_time(load, load.wait_p50_ns)} / {'n/a' if tail is None else _time(load, tail)}"
 
 
@@ -228,6 +251,43 @@ def _batch_table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
             Column(("", "batch")),
             Column(("times", "as fast")),
             *_heads(family, loads),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _limit_head(cells: Sequence[PatternCell]) -> Column:
+    limits_ns = {cell.calls.p99_limit_ns for cell in cells if cell.calls is not None}
+    return Column((_UNITS["rpc"], f"p99 ≤ {format_duration_ns(max(limits_ns, default=0.0))}"))
+
+
+def _within_limit(cell: PatternCell) -> str:
+    if cell.calls is None or cell.calls.within_limit_per_s is None:
+        return "n/a" if cell.calls is not None and not cell.calls.is_limit_known else NOT_MEASURED
+    return format_significant(cell.calls.within_limit_per_s / 1e3, UNSURE_DIGITS)
+
+
+def _cost_table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
+    """Return what one call at a time costs beside a plain round trip: of each backend, in the trials of the fewest
+    clients.
+    """
+    rows, seen = [], set()
+    for cell in sorted(cells, key=lambda cell: (cell.setting.peers, cell.setting.in_flight)):
+        calls = cell.calls
+        if calls is None or cell.backend in seen:
+            continue
+        seen.add(cell.backend)
+        few = cell.rounds_count < MIN_CLAIM_ROUNDS
+        times = [format_significant(time.estimate / 1e3, UNSURE_DIGITS) if few else interval_words(scaled(time, 1e-3))
+                 for time in (calls.plain_p50_ns, calls.call_p50_ns)]  # fmt: skip
+        rows.append((cell.backend, *times, ratio_words(calls.cost_ratio, cell.rounds_count)))
+    return Table(
+        title=f"{_title(family)}: a call beside a plain round trip, one at a time",
+        columns=(
+            Column(("", "backend"), "left", names_row=True),
+            Column(("plain", "p50 µs")),
+            Column(("call", "p50 µs")),
+            Column(("call", "/ plain")),
         ),
         rows=tuple(rows),
     )

@@ -71,13 +71,14 @@ class Receipts:
         numbers, intended, received = map(np.concatenate, parts)
         return cls(numbers, intended, received, taker)
 
-    def window(self, step: Step, batch: int, *, by_writer: bool) -> PatternWindow:
+    def window(self, step: Step, batch: int, *, by_writer: bool, times_all: bool = False) -> PatternWindow:
         """Return the record of a window.
 
         Args:
             step: the window.
             batch: messages that a writer wrote together.
             by_writer: whether the peers are the writers (fan-in), not the workers (queue).
+            times_all: whether the window flat out has times, too.
         """
         writers = len(step.offered)
         begin_ns = max(each.begin_ns for each in step.offered)
@@ -101,7 +102,7 @@ class Receipts:
             rate_per_s=float(among.sum()) / span_s if span_s > 0 else 0.0,
             is_held=is_flat_out or is_held(times, step.window_ns, batch_ns, int(among.sum()) / due_count),
             peer_counts=tuple(map(int, np.bincount(peer[among], minlength=peers))),
-            wait=None if is_flat_out else quantiles(times),
+            wait=None if is_flat_out and not times_all else quantiles(times),
             slowest_p99_ns=None if is_flat_out or not by_writer else slowest_p99_ns(times, peer[in_order], peers),
         )
 

@@ -21,7 +21,7 @@ from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.machine.describe import MachineLoad
 from ipcbench.registry import get_backend
 from ipcbench.results.model import EndpointResult, Integrity, TrialResult
-from ipcbench.spec import ChannelSpec, Pattern
+from ipcbench.spec import ChannelSpec, Work
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import Phase, message_bytes
 
@@ -35,9 +35,14 @@ VICTIM = 1
 """Process number of the worker that is killed."""
 
 
-def roles_of(pattern: Pattern, peers: int) -> tuple[str, ...]:
+_ROLES: dict[Work, tuple[str, str]] = {
+    "queue": ("writer", "worker"), "fan_in": ("reader", "writer"), "rpc": ("server", "client"),
+}  # fmt: skip
+
+
+def roles_of(pattern: Work, peers: int) -> tuple[str, ...]:
     """Return the names of a group's processes; empty for a broadcast, which has the usual ones."""
-    alone, many = {"queue": ("writer", "worker"), "fan_in": ("reader", "writer")}.get(pattern, ("", ""))
+    alone, many = _ROLES.get(pattern, ("", ""))
     return (alone, *(f"{many}-{index}" for index in range(peers))) if alone else ()
 
 
@@ -80,7 +85,7 @@ class PatternTrial(Trial):
             max_message_bytes=message_bytes(self._trial.payload_bytes),
             depth=self._trial.depth,
             wait=self._trial.wait,
-            pattern=self._trial.pattern,
+            pattern="queue" if self._trial.pattern == "queue" else "fan_in",
         )
 
     def _open(self) -> None:
