@@ -186,8 +186,7 @@ class RemoteError(IpcbenchError):
     def __init__(self, type_name: str, text: str, traceback: str) -> None:
         super().__init__(f"{type_name}: {text}" if text else type_name)
         self.type_name, self.text, self.traceback = self._parts = (type_name, text, traceback)
-        if hasattr(self, "add_note"):  # from Python 3.11 on
-            self.add_note(f"In the other process:\n{traceback.rstrip()}")
+        self.add_note(f"In the other process:\n{traceback.rstrip()}")
 
 
 class TrialError(IpcbenchError):

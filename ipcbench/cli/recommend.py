@@ -174,6 +174,8 @@ def _checked_pattern(
     if pattern is None:
         trials = run.pattern_trials if run is not None else ()
         pattern = next((trial.spec.pattern for trial in trials), "broadcast").replace("_", "-")
+    if pattern == "rpc":
+        raise ConfigError("RUN", "a run of rpc", "one of messages: the tables of `ipcbench analyze` rank calls")
     is_chosen = context.get_parameter_source("optimise") is not ParameterSource.DEFAULT
     if pattern == "broadcast" and writers is not None:
         raise ConfigError("--writers", writers, "nothing without --pattern fan-in")

@@ -228,7 +228,7 @@ def test_wrong_options_are_one_line(name: str, options: dict[str, Any], said: st
     with pytest.raises(ipcbench.errors.IpcbenchError, match=said) as raised:
         ipcbench.connect(**{"name": name, "timeout_s": 0.01, **options})
     assert "\n" not in str(raised.value)
-    assert not Rendezvous("at", "x").path.parent.joinpath(f"ipcb-at-{name}").exists()
+    assert not Rendezvous("at", name).path.exists()
 
 
 def test_what_cannot_be_sent_leaves_the_channel_usable(name: str) -> None:
@@ -244,7 +244,7 @@ def test_what_cannot_be_sent_leaves_the_channel_usable(name: str) -> None:
 
 
 def test_a_folder_of_others_is_refused(name: str) -> None:
-    folder = temporary_folder() / f"ipcb-at-{name}"
+    folder = Rendezvous("at", name).path
     folder.mkdir(mode=0o700)
     folder.chmod(0o755)
     try:

@@ -15,6 +15,7 @@ from tests.end_to_end.shell import TINY, Shell
 from tests.trace.logs import V1, head, v1_row
 from tests.trace.made import both_sides
 from tests.unit.builders import MACHINE, Cell, make_run
+from tests.unit.pattern_runs import make_pattern_run, pattern_sweep
 
 ABSENT = "missing: not a folder of results"
 FILES = {
@@ -85,6 +86,7 @@ REFUSED = {
     "compare a a --gate 0%": ["--gate", "'0%'"],
     "compare a a --metrics speed": ["--metrics", "'speed'", "latency-p50"],
     "recommend a": ["--size"],
+    "recommend rpc --size 64": ["a run of rpc", "ipcbench analyze"],
     "recommend --size 1x a": ["--size", "'1x'", "1KiB"],
     "recommend --size 64 --readers 0 a": ["--readers", "1 to 1,024"],
     "recommend --size 64 --rate fast a": ["--rate", "'fast'", "500/s"],
@@ -125,9 +127,10 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def material(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with two runs, a trace and the files above."""
+    """A folder with runs, a trace and the files above."""
     folder = tmp_path_factory.mktemp("material")
     make_run(folder / "a", {("shm", 10): Cell()})
+    make_pattern_run(folder / "rpc", {"shm": (9000.0,)}, pattern_sweep(name="rpc", pattern="rpc"))
     make_run(folder / "elsewhere", {("shm", 10): Cell()}, machine={**MACHINE, "kernel": "Linux 5.4"})
     both_sides(folder / "trace", 5)
     (folder / "other").mkdir()

@@ -111,7 +111,7 @@ def test_calls_over_each_transport(name: str, backend: str) -> None:
             assert [future.result(LONG_S)[0] for future in futures] == [[number] for number in range(100)]
         running.send_signal(signal.SIGINT)
         assert running.wait(LONG_S) == 0
-    assert not list(temporary_folder().glob(f"ipcb-*{name}*"))
+    assert not files_of(name)
 
 
 def test_errors_are_one_line_and_the_connection_stays(name: str) -> None:
@@ -167,7 +167,7 @@ def test_a_killed_server_is_an_error_for_each_call_and_its_successor_is_found(
         with process(name, backend) as second:
             assert client.pid() == second.pid
     leave_clean(name)
-    assert not list(temporary_folder().glob(f"ipcb-*{name}*"))
+    assert not files_of(name)
 
 
 @contextmanager
@@ -184,15 +184,18 @@ client = rpc.connect({name!r}, timeout_s=30)
 client.submit("echo", 1)
 os.kill(os.getpid(), 9)
 """
-    with serving(name):
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        before = files_of(name)
         for _ in range(3):
             subprocess.run([sys.executable, "-c", code], check=False)
-        with rpc.connect(name, timeout_s=LONG_S) as client:
+        while files_of(name) != before:
             assert client.echo(1) == [[1], {}]
-            mine = {path.name for path in temporary_folder().glob(f"ipcb-{name}*")}
-            while len({path.name for path in temporary_folder().glob(f"ipcb-{name}*")}) > 2:
-                client.echo(1)
-            assert mine
+
+
+def files_of(name: str) -> set[Path]:
+    """Return what lies on the host under a name, and what the server knows of its clients."""
+    folder = temporary_folder()
+    return {*folder.glob(f"ipcb-{name}*"), *folder.glob(f"ipcb-{name}.rpc/*")}
 
 
 def test_threads_share_a_client(name: str) -> None:
@@ -431,4 +434,4 @@ def test_asyncio(name: str) -> None:
             await client.echo(1)
 
     asyncio.run(main())
-    assert not list(temporary_folder().glob(f"ipcb-*{name}*"))
+    assert not files_of(name)

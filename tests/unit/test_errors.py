@@ -20,6 +20,9 @@ def make(kind: type[errors.IpcbenchError]) -> errors.IpcbenchError:
         errors.BackendUnavailable: ("mpi", "no mpi4py", "install it"),
         errors.MessageTooLarge: (2000, 1000),
         errors.PayloadTypeError: ("str", "it has no bytes"),
+        errors.EncodeError: ("args[0]['x']", "set", "set does not travel"),
+        errors.UnknownMethod: ("gpu", "matml", ("matmul", "sum")),
+        errors.RemoteError: ("LookupError", "no such thing", "Traceback …\nLookupError: no such thing\n"),
     }
     return kind(*arguments.get(kind, ("what happened",)))
 
@@ -70,4 +73,7 @@ def test_texts_hold_the_parts() -> None:
         == "unknown backend 'shmm' (did you mean 'shm'?); known: shm, zmq, or your own, module:Class"
     )
     assert str(make(errors.BackendUnavailable)) == "backend 'mpi' is not available: no mpi4py; install it"
+    assert str(make(errors.UnknownMethod)) == (
+        "server 'gpu' has no method 'matml' (did you mean 'matmul'?); it has: matmul, sum"
+    )
     assert str(make(errors.MessageTooLarge)) == "message of 2000 bytes; the channel takes at most 1000"

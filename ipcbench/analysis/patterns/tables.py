@@ -101,7 +101,6 @@ def _title(family: PatternSetting) -> str:
 
 
 def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
-    is_queue = family.pattern == "queue"
     together = _TOGETHER[family.pattern == "rpc"]
     several = len({getattr(cell.setting, together) for cell in cells}) > 1
     loads = _loads(cells)
@@ -112,37 +111,41 @@ def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
     cells = [cell for cell in cells if cell.backend not in nowhere]
     lines = [*((f"{cell.setting.peers}", cell) for cell in cells), *(("any", cell) for cell in nowhere.values())]
     letters = footnote_letters(text for _, cell in lines for text in _remarks(cell))
+
+    def row(peers: str, cell: PatternCell) -> tuple[str, ...]:
+        return (
+            peers,
+            *([f"{getattr(cell.setting, together):,}" if peers != "any" else peers] if several else []),
+            rank_text(cell.rank, ranks[cell.setting]),
+            cell.backend,
+            _status(cell) if cell.rate_per_s is None else rate_words(cell),
+            _share(cell.largest_share_ratio) if family.pattern == "queue" else number(cell.jain_ratio),
+            *(_times(cell, load) for load in loads),
+            *([_within_limit(cell)] if family.pattern == "rpc" else []),
+            _marks(cell, letters),
+        )
+
     return Table(
         title=_title(family),
         remarks=tuple(verdicts(cells)),
-        columns=(
-            Column(("", _PEERS[family.pattern][1])),
-            *([Column(("in", "flight") if family.pattern == "rpc" else ("", "batch"))] if several else []),
-            Column(("", "rank")),
-            Column(("", "backend"), "left", names_row=True),
-            Column((_UNITS[family.pattern], "[95 %]")),
-            Column(("busiest", "worker")) if is_queue else Column(("", "fair")),
-            *_heads(family, loads),
-            *([_limit_head(cells)] if family.pattern == "rpc" else []),
-            Column(("", "notes"), "left"),
-        ),
-        rows=tuple(
-            (
-                peers,
-                *([f"{getattr(cell.setting, together):,}" if peers != "any" else peers] if several else []),
-                rank_text(cell.rank, ranks[cell.setting]),
-                cell.backend,
-                _status(cell) if cell.rate_per_s is None else rate_words(cell),
-                _share(cell.largest_share_ratio) if is_queue else number(cell.jain_ratio),
-                *(_times(cell, load) for load in loads),
-                *([_within_limit(cell)] if family.pattern == "rpc" else []),
-                _marks(cell, letters),
-            )
-            for peers, cell in lines
-        ),
+        columns=tuple(_columns(family, cells, several)),
+        rows=tuple(row(peers, cell) for peers, cell in lines),
         best_rows=frozenset(index for index, (_, cell) in enumerate(lines) if cell.rank == 1),
         footnotes=tuple((letter, text) for text, letter in letters.items()),
     )
+
+
+def _columns(family: PatternSetting, cells: Sequence[PatternCell], several: bool) -> Iterator[Column]:
+    yield Column(("", _PEERS[family.pattern][1]))
+    if several:
+        yield Column(("in", "flight") if family.pattern == "rpc" else ("", "batch"))
+    yield from (Column(("", "rank")), Column(("", "backend"), "left", names_row=True))
+    yield Column((_UNITS[family.pattern], "[95 %]"))
+    yield Column(("busiest", "worker")) if family.pattern == "queue" else Column(("", "fair"))
+    yield from _heads(family, _loads(cells))
+    if family.pattern == "rpc":
+        yield _limit_head(cells)
+    yield Column(("", "notes"), "left")
 
 
 def _loads(cells: Sequence[PatternCell]) -> list[float]:
