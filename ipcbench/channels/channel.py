@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from threading import Event
 from types import TracebackType
 from typing import Any, Self
+from weakref import finalize
 
 from ipcbench.backend import Reader, Writer
 from ipcbench.channels.rendezvous import LOOK_S
@@ -21,23 +22,34 @@ class Place:
 
     Attributes:
         is_latest: whether the channel carries the latest value.
+        is_queue: whether each message is a task of one reader.
         writer: None for one who only reads.
         reader: None for one who only writes.
         absent: returns the places that nobody has taken yet, and without which nothing can be sent.
         leave: gives it up, after the endpoints have closed.
     """
 
-    __slots__ = ("absent", "is_latest", "leave", "reader", "writer")
+    __slots__ = ("absent", "is_latest", "is_queue", "leave", "reader", "writer")
 
     def __init__(
         self,
         is_latest: bool,
+        is_queue: bool,
         writer: Writer | None,
         reader: Reader | None,
         absent: Callable[[], list[str]],
         leave: Callable[[], None],
     ) -> None:
-        self.is_latest, self.writer, self.reader, self.absent, self.leave = is_latest, writer, reader, absent, leave
+        self.is_latest, self.is_queue = is_latest, is_queue
+        self.writer, self.reader, self.absent, self.leave = writer, reader, absent, leave
+
+    def give_up(self) -> None:
+        """Close the endpoints and leave."""
+        with ExitStack() as leaving:
+            leaving.callback(self.leave)
+            for end in (self.writer, self.reader):
+                if end is not None:
+                    leaving.callback(end.close)
 
 
 class Channel:
@@ -63,6 +75,7 @@ class Channel:
 
     def _set(self, place: Place) -> None:
         self._place = place
+        self._leave = finalize(self, place.give_up)  # also when it is dropped, and when the interpreter ends
         self._sender = Sender(place.writer) if place.writer is not None else None
         self._are_there = False
         self._value: Any = None
@@ -101,8 +114,24 @@ class Channel:
         """
         return self._sending().empty(shape, dtype, timeout_s)
 
+    def drain(self, timeout_s: float | None = None) -> None:
+        """Wait until each task of a queue that was sent is finished; those of readers that die meanwhile go to others.
+
+        Raises:
+            Unsupported: it is no queue.
+            Others: as `send`.
+        """
+        self._sending()
+        if not self._place.is_queue:
+            raise Unsupported(f"channel {self.name!r} is no queue, whose tasks are finished")
+        try:
+            self._place.writer.drain(timeout_s)  # type: ignore[union-attr] # only that of a queue has it
+        except (PeerLost, TransportTimeout) as error:
+            raise self._named(error, timeout_s, "not every task was finished") from error
+
     def recv(self, timeout_s: float | None = None, copy: bool = True) -> Any:
-        """Return the next object.
+        """Return the next object. A task of a queue is finished when its reader receives the next one, or closes: if
+        the reader dies before, another one gets it, while the other side is in `send` or `drain`.
 
         Args:
             timeout_s: how long to wait; 0 only looks; None waits forever.
@@ -120,7 +149,7 @@ class Channel:
         except (PeerLost, EndOfStream, TransportTimeout) as error:
             raise self._named(error, timeout_s, "nothing came") from error
         obj = unpack(message, copy=copy)
-        if copy:
+        if copy and not self._place.is_queue:  # for a queue that would say that the task is done
             reader.release()
         return obj
 
@@ -185,13 +214,6 @@ class Channel:
         if not self._is_closed:
             self._is_closed = True
             self._leave()
-
-    def _leave(self) -> None:
-        with ExitStack() as leaving:
-            leaving.callback(self._place.leave)
-            for end in (self._place.writer, self._place.reader):
-                if end is not None:
-                    leaving.callback(end.close)
 
     def _sending(self) -> Sender:
         if self._is_closed:

@@ -180,4 +180,4 @@ def _open(meeting: Rendezvous, epoch: Epoch, role: str, place: str, lock: Lock) 
     def go() -> None:
         leave(meeting, lock, deadline_ns(_LEAVING_S))
 
-    return Place(epoch.options["delivery"] == "latest_value", writer, reader, absent, go)
+    return Place(epoch.options["delivery"] == "latest_value", is_queue, writer, reader, absent, go)

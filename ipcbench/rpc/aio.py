@@ -22,6 +22,8 @@ from itertools import count
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from ipcbench import trace
 from ipcbench.errors import EndOfStream, EndpointClosed, IpcbenchError, PeerLost, TransportError, TransportTimeout
 from ipcbench.rpc import server as blocking
@@ -90,7 +92,7 @@ class Client:
                 raise TransportTimeout(f"server {self._meeting.name!r}: there is no reply within the time-out; it may "
                                        "still come") from error  # fmt: skip
             finally:
-                if not future.done() or future.cancelled():
+                if number in session.waiting:
                     session.waiting[number] = None  # its reply may still come
             call.received(size_bytes)
             return result
@@ -99,7 +101,7 @@ class Client:
         if self._is_closed:
             raise EndpointClosed(f"the client of server {self._meeting.name!r} is closed")
         if self._session is None:
-            session = await asyncio.to_thread(open_session, self._meeting, deadline)
+            session = await asyncio.to_thread(open_session, self, self._meeting, deadline)
             self._session = session
             asyncio.get_running_loop().add_reader(session.line.fileno(), self._read, session)
             self._looks = asyncio.create_task(self._look(session))
@@ -162,7 +164,7 @@ class Client:
                 asyncio.get_running_loop().remove_reader(session.line.fileno())
         waiting = [future for future in session.waiting.values() if future is not None and not future.done()]
         session.waiting.clear()
-        session.close()
+        session.end()
         self._room.set()
         for future in waiting:
             future.set_exception(error)
@@ -209,10 +211,17 @@ class _AsyncLoop(Loop):
     """A server while it serves in an event loop."""
 
     def watch(self, descriptor: int) -> None:
-        asyncio.get_running_loop().add_reader(descriptor, self._notice, descriptor)
+        self._events = asyncio.get_running_loop()
+        self._events.add_reader(descriptor, self._notice, descriptor)
 
     def unwatch(self, descriptor: int) -> None:
-        asyncio.get_running_loop().remove_reader(descriptor)
+        self._events.remove_reader(descriptor)
+
+    def _empty(self, client: ServedClient, shape: Any, dtype: Any = "float32") -> Any:
+        return np.empty(shape, dtype)  # others reply meanwhile
+
+    def end(self) -> None:
+        super().end() if self._events.is_running() else self.close()
 
     async def served(self) -> None:
         """Return when it is to stop, and no method runs."""
@@ -256,6 +265,8 @@ class _AsyncLoop(Loop):
         args, kwargs = body
         with trace.serve(arrival, served.name, self.meeting.name) as call:
             try:
+                if served.makes_in_place:
+                    kwargs["out"] = partial(self._empty, client)
                 result = served.function(*args, **kwargs)
                 if inspect.isawaitable(result):
                     result = await result

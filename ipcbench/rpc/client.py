@@ -15,6 +15,7 @@ from itertools import count
 from threading import Event
 from types import TracebackType
 from typing import Any, Self
+from weakref import finalize
 
 from ipcbench import trace
 from ipcbench.backend import Address
@@ -85,7 +86,10 @@ class Session:
         numbers: of these.
         line: the channels.
         waiting: futures of the calls in flight, by number; None for one that nobody waits for any more.
+        end: closes it once.
     """
+
+    end: Callable[[], object]
 
     def __init__(self, meeting: Rendezvous, deadline: int | None) -> None:
         """Make the channels, tell the server, and wait for its hello.
@@ -211,8 +215,8 @@ class Session:
             get_backend(address.backend)().destroy(address)
 
 
-def open_session(meeting: Rendezvous, deadline: int | None) -> Session:
-    """Connect to the server, or to the next one if it dies meanwhile.
+def open_session(owner: object, meeting: Rendezvous, deadline: int | None) -> Session:
+    """Connect to the server, or to the next one if it dies meanwhile. It ends with its owner, or the interpreter.
 
     Raises:
         TransportTimeout: there is none by `deadline`.
@@ -220,10 +224,13 @@ def open_session(meeting: Rendezvous, deadline: int | None) -> Session:
     """
     while True:
         try:
-            return Session(meeting, deadline)
+            session = Session(meeting, deadline)
         except PeerLost:
             if deadline is not None and now_ns() >= deadline:
                 raise
+        else:
+            session.end = finalize(owner, session.close)
+            return session
 
 
 class _Waiting:
@@ -264,12 +271,12 @@ class Client:
         self._timeout_s = timeout_s
         self._copy = copy
         self._numbers = count(1)
-        self._sending = threading.Lock()
+        self._sending = threading.RLock()  # what is called when a future is done may call, too
         self._turn = threading.Condition(threading.Lock())
         self._is_reading = False
         self._background: threading.Thread | None = None
         self._is_closed = False
-        self._session: Session | None = open_session(self._meeting, deadline_ns(timeout_s))
+        self._session: Session | None = open_session(self, self._meeting, deadline_ns(timeout_s))
         self.methods = tuple(self._session.methods)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
@@ -347,7 +354,7 @@ class Client:
         if self._is_closed:
             raise self._closed()
         if self._session is None:
-            self._session = open_session(self._meeting, deadline)
+            self._session = open_session(self, self._meeting, deadline)
             self.methods = tuple(self._session.methods)
         return self._session
 
@@ -362,8 +369,7 @@ class Client:
     ) -> tuple[int, Future[Any] | _Waiting, Session]:
         """Send a call; return its number, the future of its result, and where its reply comes."""
         with self._sending:
-            session = self._connected(deadline)
-            while len(session.waiting) >= session.options.depth:
+            while len((session := self._connected(deadline)).waiting) >= session.options.depth:
                 self._read_one(session, deadline, f"the server has {session.options.depth} calls of this client")
             number = next(self._numbers)
             packed = packed_call(session, method, number, args, kwargs, call)
@@ -453,7 +459,7 @@ class Client:
             self._session = None
         waiting = [future for future in session.waiting.values() if future is not None]
         session.waiting.clear()
-        session.close()
+        session.end()
         for future in waiting:
             if not future.done():
                 future.set_exception(error)

@@ -15,6 +15,7 @@ from functools import partial
 from sys import getrefcount
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import finalize
 
 import numpy as np
 
@@ -68,7 +69,7 @@ _TURNS = 8
 _NEVER = 2**62
 _FULL_S = 0.002
 """The same while a reply waits for room."""
-_START_S = 5.0
+_START_S = _END_S = 5.0
 _HELLO_S = 1.0
 
 
@@ -186,10 +187,12 @@ class Server:
             if self._loop is not None:
                 raise TransportError(f"server {self._meeting.name!r} serves already")
             self._loop = loop = kind(self._meeting, self._options, self._methods, self._threads)
+        at_exit = finalize(self, loop.end)
         try:
             yield loop
         finally:
             self._loop = None
+            at_exit.detach()
             loop.close()
 
     def start(self) -> Self:
@@ -250,6 +253,7 @@ class Loop:
         self.clients: dict[int, ServedClient] = {}
         self._known: set[str] = set()
         self.is_stopping = False
+        self._ended = threading.Event()
         self._look_ns = 0
         self._selector = selectors.DefaultSelector()
         self._attempts = Attempts(_NEVER if options.wait == "block" or not has_core_each(2) else 0)
@@ -501,6 +505,11 @@ class Loop:
         self.is_stopping = True
         self.bell.ring()
 
+    def end(self) -> None:
+        """Have `run` end before the interpreter does, unless a method takes too long."""
+        self.stop()
+        self._ended.wait(_END_S)
+
     def close(self) -> None:
         """Let the methods that run come to their end, and give up the name."""
         if self._pool is not None:
@@ -516,6 +525,7 @@ class Loop:
         self._lock.release()
         self.bell.close()
         self.meeting.remove()
+        self._ended.set()
 
 
 def _warn(text: str) -> None:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,26 @@ def test_a_queue_and_a_fan_in(name: str) -> None:
         assert sorted(reader.recv(LONG_S) for _ in writers) == [0, 1]
 
 
+@pytest.mark.parametrize("backend", ["shm", "pipe"])
+def test_a_task_of_a_worker_that_dies_at_work_goes_to_another(name: str, backend: str) -> None:
+    code = """
+tasks = ipcbench.connect(sys.argv[1], role="reader")
+assert tasks.recv() == "task"
+print("ready", flush=True)
+sys.stdin.read()
+"""
+    options = {"backend": backend, "pattern": "queue", "readers": 2}
+    with ipcbench.connect(name, role="writer", **options) as tasks, ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(tasks.send, "task", LONG_S)
+        with other(code.replace('role="reader"', f'role="reader", **{options!r}'), name):
+            second = ipcbench.connect(name, role="reader", pattern="queue")
+        sending.result(LONG_S)
+        draining = pool.submit(tasks.drain, LONG_S)
+        with second:
+            assert second.recv(LONG_S) == "task"
+        draining.result(LONG_S)
+
+
 def test_places_are_taken_once(name: str) -> None:
     with ipcbench.connect(name), ipcbench.connect(name), pytest.raises(TransportTimeout, match="living processes"):
         ipcbench.connect(name, timeout_s=0.01)
@@ -282,6 +303,19 @@ def test_clean_leaves_what_is_open_and_removes_what_is_not(name: str) -> None:
     with ipcbench.connect(name) as a, ipcbench.connect(name) as b:  # and so does whoever comes next
         a.send(1)
         assert b.recv(LONG_S) == 1
+
+
+def test_a_channel_that_is_not_closed_at_exit_leaves_nothing(name: str) -> None:
+    code = """
+channel, other = ipcbench.connect(sys.argv[1]), ipcbench.connect(sys.argv[1])
+channel.send(1)
+print("ready", flush=True)
+"""
+    with other(code, name) as process:
+        assert process.wait(LONG_S) == 0
+    assert not list(temporary_folder().glob(f"ipcb-*{name}*"))
+    ipcbench.connect(name)
+    assert not list(temporary_folder().glob(f"ipcb-*{name}*")), "dropped"
 
 
 def test_a_forked_child_cannot_use_it_and_destroys_nothing(name: str) -> None:

@@ -176,6 +176,47 @@ def rpc_client(name: str, backend: str) -> Iterator[tuple[rpc.Client, subprocess
         yield client, running
 
 
+AT_EXIT = {
+    "a server": "server = serving(name).start()",
+    "both": "server = serving(name).start(); client = rpc.connect(name, timeout_s=30); client.echo(1)",
+    "a future": "server = serving(name).start(); client = rpc.connect(name, 30); client.submit('pid').result()",
+    "a thread": "threading.Thread(target=serving(name).serve, daemon=True).start(); client = rpc.connect(name, 30)",
+    "threads": "server = serving(name, threads=2).start(); client = rpc.connect(name, 30); client.echo(1)",
+    "a dropped client": "server = serving(name).start(); rpc.connect(name, timeout_s=30).echo(1)",
+    "an exception": "server = serving(name).start(); client = rpc.connect(name, timeout_s=30); sys.exit(0)",
+    "asyncio": """
+async def main():
+    global task, client
+    task = asyncio.create_task(aio.Server("shm", name).serve())
+    await asyncio.sleep(0)
+    client = aio.connect(name, timeout_s=30)
+    await client._connected(None)
+loop = asyncio.new_event_loop()
+loop.run_until_complete(main())
+""",
+}
+
+
+@pytest.mark.parametrize("what", AT_EXIT)
+def test_what_is_not_closed_at_exit_leaves_nothing(name: str, what: str) -> None:
+    head = f"import asyncio, sys, threading\nfrom tests.rpc.test_rpc import *\nname = {name!r}\n"
+    command = [sys.executable, "-c", head + AT_EXIT[what]]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False, capture_output=True, timeout=LONG_S)
+    assert done.returncode == 0, done.stderr.decode()
+    assert what == "asyncio" or done.stderr == b"", "asyncio complains of its pending task"
+    assert not files_of(name)
+
+
+def test_a_client_at_whose_exit_the_server_is_there_leaves_nothing(name: str) -> None:
+    code = f"from ipcbench import rpc\nclient = rpc.connect({name!r}, 30)\nclient.submit('echo', 1).result()"
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        before = files_of(name)
+        done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, timeout=LONG_S)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert files_of(name) == before, "without the help of the server"
+        assert client.echo(1) == [[1], {}]
+
+
 def test_a_dead_client_is_forgotten(name: str) -> None:
     code = f"""
 import os
@@ -221,6 +262,39 @@ def test_a_future_may_call_when_it_is_done(name: str) -> None:
         client.submit("echo", 1).add_done_callback(again)
         assert done.wait(LONG_S)
         assert results == [[["again"], {}]]
+
+
+def test_a_future_may_call_when_another_call_reads_its_reply(name: str) -> None:
+    """With as many calls in flight as may be, the thread that makes the next one reads replies."""
+    with serving(name, depth=2), rpc.connect(name, timeout_s=LONG_S) as client:
+        results: list[Any] = []
+
+        def again(_: Any) -> None:
+            results.append(client.call("echo", "again"))
+
+        for number in range(50):
+            client.submit("echo", number).add_done_callback(again)
+        while len(results) < 50:
+            threading.Event().wait(0.001)
+        assert results == [[["again"], {}]] * 50
+
+
+@pytest.mark.parametrize("backend", ["shm", "pipe"])
+def test_a_client_with_calls_in_flight_starves_no_other(name: str, backend: str) -> None:
+    """While the server is at a call, one client makes 60 and then another makes 5: they are served in turns."""
+    served: list[str] = []
+    gate = threading.Event()
+    server = rpc.Server(backend, name, max_bytes="64KiB", depth=64)
+    server.method(served.append, name="note")
+    server.method(lambda: gate.wait(LONG_S), name="wait")
+    with server, rpc.connect(name, timeout_s=LONG_S) as greedy, rpc.connect(name, timeout_s=LONG_S) as modest:
+        calls = [greedy.submit("wait"), *(greedy.submit("note", "greedy") for _ in range(60))]
+        calls += [modest.submit("note", "modest") for _ in range(5)]
+        gate.set()
+        for call in calls:
+            call.result(LONG_S)
+    assert served.count("greedy") == 60
+    assert served[:20].count("modest") == 5, "after the turns that one gets at once, one by one"
 
 
 def test_threads_of_the_server_run_calls_at_the_same_time(name: str, tmp_path: Path) -> None:
@@ -386,6 +460,20 @@ def leave_clean(name: str) -> None:
     """Remove what a killed server has left whom nobody succeeded."""
     with serving(name):
         pass
+
+
+def test_results_in_place_with_asyncio(name: str) -> None:
+    async def main() -> None:
+        server = aio.Server("shm", name, max_bytes="1MiB")
+        server.method(filled, out=True)
+        serving = asyncio.create_task(server.serve())
+        async with aio.connect(name, timeout_s=LONG_S) as client:
+            results = await asyncio.gather(*(client.filled(1000, value=float(each)) for each in range(10)))
+        assert [set(result) for result in results] == [{float(each)} for each in range(10)]
+        server.stop()
+        await serving
+
+    asyncio.run(main())
 
 
 def test_asyncio(name: str) -> None:

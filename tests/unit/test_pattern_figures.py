@@ -451,6 +451,7 @@ def test_calls_have_their_cost_and_the_load_that_keeps_a_limit(tmp_path: Path) -
     assert (tcp.calls.within_limit_per_s, tcp.calls.is_limit_known) == (None, True)
     text = as_text(tables(run))
     assert "p99 ≤ 200 µs" in text
+    assert not [line for line, _ in screen(run, tables(run), "folder") if "recommend" in line], "which it refuses"
     rows = [line.split() for line in text.splitlines() if line.split()[-1:] and line.split()[:1] in (["shm"], ["tcp"])]
     assert [row[0] for row in rows][-2:] == ["shm", "tcp"]
     assert "2.00" in rows[-1], "a call takes twice a plain round trip"

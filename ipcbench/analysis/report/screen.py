@@ -281,6 +281,6 @@ def _next(run: Run, tables: Tables, folder: str) -> Iterator[str]:
         yield f"what differs:         {shell_command('ipcbench', 'compare', folder)}"
     elif asked := [answer.asked for answer in tables.answers if answer.asked]:
         yield f"for your traffic:     {shell_command('ipcbench', 'recommend', folder)} {asked[len(asked) // 2]}"
-    elif any(cell.rate_per_s is not None for cell in tables.pattern_cells):
+    elif any(cell.rate_per_s is not None and cell.setting.pattern != "rpc" for cell in tables.pattern_cells):
         size = tables.pattern_cells[0].setting.payload_bytes
         yield f"for your traffic:     {shell_command('ipcbench', 'recommend', folder)} --size {size}"
