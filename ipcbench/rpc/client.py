@@ -12,6 +12,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from operator import not_
 from threading import Event
 from types import TracebackType
 from typing import Any, Self
@@ -184,6 +185,10 @@ class Session:
                 raise TransportError(f"server {self.meeting.name!r} says {kind} in place of a hello")
             methods: list[str] = unpack(message, HEAD.size)["methods"]
             return methods
+
+    def has_room(self) -> bool:
+        """Return whether there may be another call in flight."""
+        return len(self.waiting) < self.options.depth
 
     def lost(self) -> PeerLost:
         """Return the error for calls in flight when the server has died or stopped."""
@@ -369,8 +374,9 @@ class Client:
     ) -> tuple[int, Future[Any] | _Waiting, Session]:
         """Send a call; return its number, the future of its result, and where its reply comes."""
         with self._sending:
-            while len((session := self._connected(deadline)).waiting) >= session.options.depth:
-                self._read_one(session, deadline, f"the server has {session.options.depth} calls of this client")
+            while not (session := self._connected(deadline)).has_room():
+                why = f"the server has {session.options.depth} calls of this client"
+                self._read_one(session, deadline, why, session.has_room)
             number = next(self._numbers)
             packed = packed_call(session, method, number, args, kwargs, call)
             waiting = session.waiting[number] = future or _Waiting()
@@ -390,7 +396,7 @@ class Client:
         """Return the result of a call: read it, or have the thread read it that reads now."""
         try:
             while not future.done():
-                message = self._read_one(session, deadline, "there is no reply", number, call)
+                message = self._read_one(session, deadline, "there is no reply", future.done, number, call)
                 if message is not _NOTHING:
                     return message
             return future.result()
@@ -399,9 +405,17 @@ class Client:
                 session.waiting[number] = None  # its reply may still come
             raise
 
-    def _read_one(self, session: Session, deadline: int | None, why: str, number: int = 0, call: Call = NO_OP) -> Any:
-        """Read a reply, or wait while another thread does. If it is that of the call `number`, return its result;
-        others go to those who wait for them.
+    def _read_one(
+        self,
+        session: Session,
+        deadline: int | None,
+        why: str,
+        is_enough: Callable[[], bool],
+        number: int = 0,
+        call: Call = NO_OP,
+    ) -> Any:
+        """Read a reply, or wait while another thread does, unless it is enough already: another thread may have read
+        the last one that comes. If it is that of the call `number`, return its result; others go to those who wait.
 
         Raises:
             TransportTimeout: there was none by `deadline`.
@@ -409,6 +423,8 @@ class Client:
             RemoteError, TransportError: the reply says so.
         """
         with self._turn:
+            if is_enough():
+                return _NOTHING
             if self._is_reading:
                 if not self._turn.wait(remaining_s(deadline)):
                     raise TransportTimeout(f"server {self._meeting.name!r}: {why} within the time-out")
@@ -423,6 +439,8 @@ class Client:
                 call.received(len(message))
                 return outcome_of(kind, message, self._copy)
             outcome = None if waiting is None else _outcome(kind, message)
+            if isinstance(waiting, _Waiting):  # before the turn ends: its thread must not take the next one
+                _settle(waiting, outcome)
         except TransportTimeout as error:
             text = f"server {self._meeting.name!r}: {why} within the time-out; it may still come"
             raise TransportTimeout(text) from error
@@ -432,9 +450,8 @@ class Client:
             with self._turn:
                 self._is_reading = False
                 self._turn.notify_all()
-        if waiting is not None and outcome is not None:  # whose callbacks may call, too: another reads by then
-            result, failure = outcome
-            waiting.set_result(result) if failure is None else waiting.set_exception(failure)
+        if isinstance(waiting, Future):  # whose callbacks may call, too: another reads by then
+            _settle(waiting, outcome)
         return _NOTHING
 
     def _read_for_futures(self) -> None:
@@ -446,7 +463,7 @@ class Client:
                     self._turn.wait(_LOOK_S)
                 continue
             with suppress(TransportError, RemoteError):
-                self._read_one(session, deadline_ns(_LOOK_S), "")
+                self._read_one(session, deadline_ns(_LOOK_S), "", partial(not_, session.waiting))
 
     def _lose(self, session: Session) -> PeerLost:
         """Give up a session whose server has died or stopped; return the error for its calls."""
@@ -459,10 +476,10 @@ class Client:
             self._session = None
         waiting = [future for future in session.waiting.values() if future is not None]
         session.waiting.clear()
-        session.end()
-        for future in waiting:
+        for future in waiting:  # before the end: a call that finds the line closed must know why
             if not future.done():
                 future.set_exception(error)
+        session.end()
         with self._turn:
             self._turn.notify_all()
 
@@ -476,6 +493,12 @@ class Client:
 
 
 _NOTHING: Any = object()
+
+
+def _settle(waiting: Future[Any] | _Waiting, outcome: tuple[Any, Exception | None] | None) -> None:
+    assert outcome is not None  # noqa: S101 - who waits gets one
+    result, failure = outcome
+    waiting.set_result(result) if failure is None else waiting.set_exception(failure)
 
 
 def _outcome(kind: int, message: memoryview) -> tuple[Any, Exception | None]:

@@ -250,6 +250,15 @@ def test_threads_share_a_client(name: str) -> None:
         assert [future.result(LONG_S)[0][0] for future in futures] == list(range(40))
 
 
+def test_who_has_a_reply_does_not_read_for_another(name: str) -> None:
+    """A thread may see that its reply is not there, and take its turn to read after another has read the last one."""
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        session = client._session
+        assert session is not None
+        client._read_one(session, None, "", session.has_room)
+        assert client.echo(1) == [[1], {}]
+
+
 def test_a_future_may_call_when_it_is_done(name: str) -> None:
     with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
         results: list[Any] = []
