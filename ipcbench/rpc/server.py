@@ -65,6 +65,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 _LOOK_S = 1.0
 """Interval of looks at all clients: the death of one makes no descriptor readable."""
 _LINGER_NS = 60_000
+_MOST_YIELD_NS = 500_000
 _TURNS = 8
 _NEVER = 2**62
 _FULL_S = 0.002
@@ -332,13 +333,16 @@ class Loop:
         if not recent or attempts.skips_count:
             attempts.skips_count -= bool(attempts.skips_count)
             return []
-        start_ns = now_ns()
-        while now_ns() < start_ns + _LINGER_NS:
+        start_ns = before_ns = now_ns()
+        while before_ns < start_ns + _LINGER_NS:
             if left := self.serve(recent):
                 attempts.succeeded()
                 return left
             os.sched_yield()
-        attempts.failed(now_ns() - start_ns)
+            yielded_ns, before_ns = before_ns, now_ns()
+            if before_ns - yielded_ns > _MOST_YIELD_NS:  # to a process that has nothing to do with this
+                break
+        attempts.failed(before_ns - start_ns)
         return []
 
     def serve(self, ready: list[ServedClient]) -> list[ServedClient]:
