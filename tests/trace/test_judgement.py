@@ -194,23 +194,26 @@ def test_shares_of_one_way_messages_are_of_nothing(tmp_path: Path) -> None:
 def test_calls_that_were_only_counted_are_in_the_totals(tmp_path: Path) -> None:
     """With a budget, totals are of all calls, and say how far they may be off."""
     recorder = trace.start(tmp_path, budget=0.0005)
-    for _ in range(40_000):
+    for _ in range(200_000):
         with recorder.call("Matmul") as call:
             call.serialized(100)
             call.sent()
             call.received(100)
     trace.stop()
     report = of(tmp_path)
-    (segment,) = json.loads(as_json(report))["segments"]
-    (method,) = segment["methods"]
-    assert method["calls_count"] == 40_000 > method["timed_count"]
-    assert method["sent_bytes"] == pytest.approx(4_000_000, rel=1e-6)
-    assert method["total_ns"] == pytest.approx(method["mean_ns"] * 40_000)
-    seen_count = 3 / method["unseen_ratio"]
-    assert 10 <= seen_count <= method["timed_count"]
-    unseen_ns = (method["calls_count"] - method["timed_count"]) / seen_count * 3 * method["max_ns"]
-    assert method["total_error_ns"] >= 0.99 * unseen_ns, "as many calls as may have been missed, as long as the longest"
-    assert f"(a kind of call rarer than 1 in {seen_count / 3:,.0f} may be missing" in as_text(report)
+    (group,) = report.gathered.sums.groups
+    sums = group.methods["Matmul"]
+    assert sums.calls_count == 200_000 > sums.timed_count
+    assert sums.sent_bytes == pytest.approx(20_000_000, rel=1e-6)
+    assert sums.total_ns == pytest.approx(sums.mean_ns * 200_000)
+    seen_count = 3 / sums.unseen_ratio
+    assert 10 <= seen_count <= sums.timed_count
+    unseen_ns = sums.untimed_count / seen_count * 3 * sums.histogram.max
+    assert sums.total_error_ratio * sums.total_ns >= 0.99 * unseen_ns, (
+        "as many as may be missed, as long as the longest"
+    )
+    if sums.total_error_ratio <= 0.5:  # unless one call was long, on a busy machine
+        assert f"(a kind of call rarer than 1 in {seen_count / 3:,.0f} may be missing" in as_text(report)
 
 
 def test_records_stand_for_the_calls_of_their_own_time(tmp_path: Path) -> None:
@@ -268,12 +271,12 @@ def test_calls_with_impossible_times_are_damage_and_no_figures(tmp_path: Path, s
 
 
 def test_a_few_calls_that_stand_for_others_tell_hardly_anything() -> None:
-    few = WeightedSums(count=90.0, squares=9 * 10.0**2, total_ns=1e6, time=Variance(1.0))
-    assert few.weighing_count == 9
-    assert few.error_ns(10) == pytest.approx(math.hypot(1.96, 90 * 10), rel=1e-3), "all may be as long as the longest"
-    some = replace(few, count=100.0, squares=10 * 10.0**2)
+    few = WeightedSums(count=190.0, squares=19 * 10.0**2, total_ns=1e6, time=Variance(1.0))
+    assert few.weighing_count == 19
+    assert few.error_ns(10) == pytest.approx(math.hypot(1.96, 190 * 10), rel=1e-3), "all may be as long as the longest"
+    some = replace(few, count=200.0, squares=20 * 10.0**2)
     assert some.error_ns(0) == pytest.approx(1.96, rel=1e-3)
-    assert some.error_ns(10) == pytest.approx(math.hypot(1.96, 3 / 10 * 1000), rel=1e-3)
+    assert some.error_ns(10) == pytest.approx(math.hypot(1.96, 3 / 20 * 2000), rel=1e-3)
     assert replace(some, time=Variance(1.0, 1.0)).error_ns(0) > 12, "one makes all of the variance"
     unequal = replace(some, count=1000.0 + 2 * 5000.0, squares=1000.0 + 2 * 5000.0**2)
     assert unequal.weighing_count < 3, "two of a thousand and two stand for nearly all"

@@ -17,7 +17,7 @@ from ipcbench.trace.readers.everything import find
 from ipcbench.trace.report import render
 from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.render import Report
-from ipcbench.trace.report.shares import has_shares
+from ipcbench.trace.report.shares import is_known
 from ipcbench.trace.report.sums import MethodSums
 from ipcbench.trace.report.words import Language
 from ipcbench.trace.report.words import word as report_word
@@ -95,7 +95,7 @@ def verdict(report: Report, sample: Sample, language: Language) -> Headline:
     if total_ns <= 0:
         return Headline(word("verdict untimed", language, calls=calls))
     longest = max(methods, key=lambda method: times_ns[method.role, method.name])
-    if not all(has_shares(sums) for _, sums in _all_sums(report, methods)):
+    if not all(is_known(sums) for _, sums in _all_sums(report, methods)):
         return Headline(word("verdict few", language, calls=calls))
     is_estimate = any(method.sums.untimed_count for method in methods)
     share = format_percent(times_ns[longest.role, longest.name] / total_ns)

@@ -18,7 +18,6 @@ from ipcbench.trace.report.findings import TraceFinding, findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.shares import (
-    has_shares,
     is_known,
     mean_text,
     share_text,
@@ -122,7 +121,7 @@ def _method_table(group: GroupSums, language: Language) -> Table:
                 mean_text(sums),
                 *map(format_ms, (*quantiles, sums.histogram.max if known else None)),
                 total_text(sums) if known else NOT_MEASURED,
-                share_text(sums.total_ns / group.total_ns if has_shares(group) and group.total_ns > 0 else None),
+                share_text(sums.total_ns / group.total_ns if is_known(group) and group.total_ns > 0 else None),
                 NOT_MEASURED if sums.mean_bytes is None else _about(sums) + _scaled(sums.mean_bytes, 1024, ",.1f"),
                 _moved(sums),
                 _speed(sums),

@@ -7,20 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipcbench.render.table import NOT_MEASURED
-from ipcbench.trace.report.sums import GroupSums, MethodSums
+from ipcbench.trace.report.sums import MOST_ERROR_RATIO, GroupSums, MethodSums
 from ipcbench.util.units import format_ms, format_percent
-
-_MOST_ERROR_RATIO = 0.5
 
 
 def is_known(sums: MethodSums | GroupSums) -> bool:
-    """Return whether all calls were timed, or the estimate of their time is larger than what it may be off."""
-    return sums.timed_count > 0 and sums.total_error_ratio < 1.0
-
-
-def has_shares(sums: MethodSums | GroupSums) -> bool:
-    """Return whether the time is known so well that shares of it say something."""
-    return sums.timed_count > 0 and sums.total_error_ratio <= _MOST_ERROR_RATIO
+    """Return whether all calls were timed, or their time is estimated well enough to be given."""
+    return sums.timed_count > 0 and sums.total_error_ratio <= MOST_ERROR_RATIO
 
 
 def total_text(sums: MethodSums | GroupSums) -> str:
@@ -54,7 +47,7 @@ class StageShare:
         name: of the stage.
         ns: their time in it; None if too little is known of those that were only counted.
         error_ns: how far it may be off (95 %): 0 if all calls were timed; None as `ns`.
-        share: of their whole time; None as `ns`, and where the estimates are too wide (`has_shares`).
+        share: of their whole time; None as `ns`.
         text: the time in ms as the tables have it.
     """
 
@@ -77,7 +70,7 @@ def share_text(share: float | None) -> str:
 
 def stage_shares(sums: GroupSums | MethodSums) -> list[StageShare]:
     """Return the parts of each stage, and of the time that belongs to none."""
-    total_ns, known, shared = sums.total_ns or 1.0, is_known(sums), has_shares(sums)
+    total_ns, known = sums.total_ns or 1.0, is_known(sums)
     rest_ns = sums.total_ns - sum(sums.stage_ns)
     rest_ns = 0.0 if abs(rest_ns) < 1e-6 * total_ns else rest_ns  # an estimate may lack a rounding error
     rest_error_ns = sums.total_error_ratio * sums.total_ns if rest_ns or not known else 0.0
@@ -88,7 +81,7 @@ def stage_shares(sums: GroupSums | MethodSums) -> list[StageShare]:
         (*sums.staged_ns, max(0.0, sums.timed_ns - sum(sums.staged_ns))),
     )
     return [
-        StageShare(name, ns, error_ns, ns / total_ns if shared else None, estimate_text(ns, error_ns, least_ns))
+        StageShare(name, ns, error_ns, ns / total_ns, estimate_text(ns, error_ns, least_ns))
         if known
         else StageShare(name, None, None, None, estimate_text(ns, math.inf, least_ns))
         for name, ns, error_ns, least_ns in zip(*columns, strict=True)

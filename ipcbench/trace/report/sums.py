@@ -25,6 +25,9 @@ _MOST_WORKERS = 2000
 _TOP_COUNT = 5
 OTHER = "(other)"
 
+MOST_ERROR_RATIO = 0.5
+"""By so much of it an estimate may be off that is still given."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Extreme:
@@ -302,7 +305,7 @@ class GroupSums:
         """A kind of call that is rarer in its method may be missing from the estimates, where there are any; 0 if all
         calls were timed.
         """
-        estimated = [sums.unseen_ratio for sums in self.methods.values() if sums.total_error_ratio < 1.0]
+        estimated = [sums.unseen_ratio for sums in self.methods.values() if sums.total_error_ratio <= MOST_ERROR_RATIO]
         return max(estimated, default=1.0)
 
     @property
@@ -379,7 +382,11 @@ class GroupSums:
 
 def _moved_is_known(sums: MethodSums | GroupSums) -> bool:
     moved = sums.moved_bytes
-    return sums.sized_count == sums.timed_count and moved is not None and sums.moved_error_bytes < max(moved, 1.0)
+    return (
+        sums.sized_count == sums.timed_count
+        and moved is not None
+        and sums.moved_error_bytes <= MOST_ERROR_RATIO * moved
+    )
 
 
 def _mean_bytes(sums: MethodSums | GroupSums) -> float | None:
@@ -391,7 +398,7 @@ def _mean_bytes(sums: MethodSums | GroupSums) -> float | None:
 def _mib_per_s(sums: MethodSums | GroupSums) -> float | None:
     moved, ns = sums.sized_sent_bytes + sums.sized_recv_bytes, sums.sized_ns
     if sums.calls_count > sums.timed_count:
-        if not (sums.moved_is_known and sums.total_error_ratio < 1.0):
+        if not (sums.moved_is_known and sums.total_error_ratio <= MOST_ERROR_RATIO):
             return None
         moved, ns = sums.moved_bytes or 0.0, sums.total_ns
     return moved / 2**20 / (ns / 1e9) if ns > 0 else None

@@ -14,7 +14,7 @@ from ipcbench.trace.readers.batch import Batch, Ints
 _LATEST = 4
 """How many of the latest calls of a process tell what those were for which no record stands."""
 
-_LEAST_WEIGHING = 10
+_LEAST_WEIGHING = 20
 """With fewer calls that stand for others, all others may be as long as the longest."""
 
 
