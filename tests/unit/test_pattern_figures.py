@@ -357,6 +357,27 @@ def test_answers(tmp_path: Path, asked: dict[str, Any], outcome: str, words: str
     assert answer.as_dict()["verdict"] == answer.sentence()
 
 
+def test_an_answer_names_its_batch_and_what_is_fastest_with_others(tmp_path: Path) -> None:
+    def quicker(trial: TrialResult) -> TrialResult:
+        first, *others = trial.windows or (None,)
+        if first is None or trial.spec.batch == 1:
+            return trial
+        factor = trial.spec.batch if trial.spec.backend == "zmq" else 1
+        return replace(trial, windows=(replace(first, rate_per_s=factor * first.rate_per_s), *others))
+
+    run = make_pattern_run(tmp_path / "run", CLEAR, pattern_sweep(batches=(1, 4, 16)), quicker)
+    answer = recommend_pattern(run, PatternQuestion("queue", 1024))
+    assert (answer.backend, answer.batch) == ("shm", 1)
+    assert answer.sentence().startswith("For a queue of 1 KiB with 2 workers, batch 1: shm 200")
+    assert [(cell.setting.batch, cell.backend) for cell in answer.other_batches] == [(4, "zmq"), (16, "zmq")]
+    assert "batch 4: zmq 400" in answer.text()
+    assert "batch 16: zmq 1,600" in answer.text()
+    fields = answer.as_dict()
+    assert fields["batch"] == 1
+    assert [each["batch"] for each in fields["other_batches"]] == [4, 16]
+    assert recommend_pattern(run, PatternQuestion("queue", 4096)).as_dict()["batch"] is None
+
+
 def test_a_tie_names_all_of_it(tmp_path: Path) -> None:
     run = make_pattern_run(tmp_path / "run", {"shm": (200e3, 150e3, 260e3), "zmq": (190e3, 200e3, 180e3)})
     answer = recommend_pattern(run, PatternQuestion("queue", 1024, peers=2))
