@@ -25,8 +25,7 @@ from ipcbench.errors import (
     TransportError,
     TransportTimeout,
 )
-from ipcbench.patterns.fan_in import LOOK_NS
-from ipcbench.patterns.parts import NUMBER_BYTES, Composed
+from ipcbench.patterns.parts import NUMBER_BYTES, Composed, Looks
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -136,7 +135,7 @@ class QueueWriter(Composed, Writer):
                 self._poller.register(descriptor, select.POLLIN)
         self._returned: dict[int, bytes] = {}
         self._ids = count()
-        self._look_ns = 0
+        self._looks = Looks()
         self.redelivered_count = 0
 
     @property
@@ -232,13 +231,12 @@ class QueueWriter(Composed, Writer):
             raise TransportTimeout(f"channel {self._channel.name!r}: {why}")
 
     def _listen(self, deadline: int | None) -> bool:
-        """Hear what workers say, and now and then look at all of them; return whether any may have said something."""
+        """Hear what workers say, and now and then look at some; return whether any may have said something."""
         now = now_ns()
-        if now >= self._look_ns:
-            self._look_ns = now + LOOK_NS
-            heard, hear = list(self._workers.values()), _Worker.look
+        if now >= self._looks.due_ns:
+            heard, hear = self._looks.take(now, self._workers.values()), _Worker.look
         else:
-            until = self._look_ns if deadline is None else min(self._look_ns, deadline)
+            until = self._looks.due_ns if deadline is None else min(self._looks.due_ns, deadline)
             ready = self._poller.poll(max(0, -(-(until - now) // 1_000_000)))
             heard = [self._worker_of[descriptor] for descriptor, _ in ready if descriptor in self._worker_of]
             hear = _Worker.learn

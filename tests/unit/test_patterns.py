@@ -25,6 +25,7 @@ from ipcbench.errors import (
     TransportTimeout,
     Unsupported,
 )
+from ipcbench.patterns.parts import Looks
 from ipcbench.spec import ChannelSpec
 
 BACKENDS = ["null", "shm", "lmdb", "pipe", "tcp", "zmq"]
@@ -343,3 +344,13 @@ def test_one_descriptor_tells_of_all_writers(name: str, channel_name: str) -> No
             reader.fileno()
     finally:
         backend.destroy(address)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 16, 257])
+def test_looks_see_all_at_first_and_then_each_place_once_in_four(count: int) -> None:
+    looks, places = Looks(), dict.fromkeys(range(count))
+    assert looks.take(looks.due_ns, places) == list(places)
+    turns = [looks.take(looks.due_ns, places) for _ in range(4)]
+    assert looks.due_ns == 5 * 200_000_000
+    assert Counter(place for turn in turns[: min(4, count)] for place in turn) == Counter(places.keys())
+    assert max(map(len, turns)) == -(-count // 4)
