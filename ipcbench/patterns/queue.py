@@ -289,7 +289,7 @@ class QueueReader(Composed, Reader):
         """Say how many it has finished, if it has not said so; next time, if there is no room or no writer yet."""
         if self._said_count != self._finished_count:
             is_connecting = self._said_count < 0 < self._finished_count
-            with suppress(TransportTimeout):
+            with suppress(TransportTimeout, PeerLost):  # after a death, what was handed over can still be read
                 self._finished.write(_NUMBER.pack(self._finished_count), _SAY_S if is_connecting else 0.0)
                 self._said_count = self._finished_count
 
@@ -331,6 +331,7 @@ class QueueReader(Composed, Reader):
 
         Raises:
             TransportTimeout: there was none by `deadline`, which is that of `timeout_s`.
+            PeerLost: the writer died, and there is none left.
         """
         while not self._views:
             left_s = remaining_s(deadline)
@@ -347,6 +348,8 @@ class QueueReader(Composed, Reader):
                         f"no message in channel {self._channel.name!r} within {timeout_s} s"
                     ) from error
                 self.release()
+            except PeerLost as error:
+                raise PeerLost(f"the writer of channel {self._channel.name!r} died without closing") from error
 
     def release(self) -> None:
         if self._closed or self._views:

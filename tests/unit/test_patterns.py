@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import select
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -354,3 +357,38 @@ def test_looks_see_all_at_first_and_then_each_place_once_in_four(count: int) -> 
     assert looks.due_ns == 5 * 200_000_000
     assert Counter(place for turn in turns[: min(4, count)] for place in turn) == Counter(places.keys())
     assert max(map(len, turns)) == -(-count // 4)
+
+
+WRITES_THREE = """
+import json, sys, threading
+from ipcbench import get_backend
+from ipcbench.backend import Address
+writer = get_backend(sys.argv[1])().open_writer(Address.from_dict(json.loads(sys.argv[2])))
+for number in range(3):
+    writer.write(b"%d" % number, 60.0)
+print("written", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("name", BACKENDS[1:])
+def test_a_worker_reads_what_a_killed_writer_handed_over(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", depth=4))
+    command = [sys.executable, "-c", WRITES_THREE, name, json.dumps(address.as_dict())]
+    with backend.open_reader(address, 0) as worker:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"written\n"
+                got = [bytes(worker.read(LIMIT_S))]
+            finally:
+                process.kill()
+        died = rf"the writer of channel '{channel_name}' died"
+        with pytest.raises(PeerLost, match=died):
+            got.extend(iter(lambda: bytes(worker.read(LIMIT_S)), None))
+        with pytest.raises(PeerLost, match=died):
+            worker.read(LIMIT_S)
+    all_of_them = [b"0", b"1", b"2"]  # zmq's library may not have sent the last ones
+    assert got == all_of_them[: len(got) if name == "zmq" else 3]
+    backend.destroy(address)
