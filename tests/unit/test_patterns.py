@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from ipcbench import get_backend
+from ipcbench.backend import Reader
 from ipcbench.errors import (
     ConfigError,
     EndOfStream,
@@ -391,4 +392,38 @@ def test_a_worker_reads_what_a_killed_writer_handed_over(name: str, channel_name
             worker.read(LIMIT_S)
     all_of_them = [b"0", b"1", b"2"]  # zmq's library may not have sent the last ones
     assert got == all_of_them[: len(got) if name == "zmq" else 3]
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("opens", ["before the writer", "beside the writer", "after the writer"])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_worker_that_only_waits_learns_of_a_writer_that_leaves_without_a_task(
+    name: str, opens: str, channel_name: str
+) -> None:
+    def open_worker() -> None:
+        workers.append(stack.enter_context(backend.open_reader(address, 0)))
+        descriptors.append(workers[0].fileno())
+        if opens != "after the writer" and name != "zmq":  # whose descriptor may then tell nothing more
+            with pytest.raises(TransportTimeout):
+                workers[0].read(0.0)
+
+    def wait() -> None:
+        while select.select(descriptors, [], [], LIMIT_S)[0]:
+            with suppress(TransportTimeout):
+                workers[0].read(0.0)
+
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue"))
+    workers: list[Reader] = []
+    descriptors: list[int | None] = []
+    with ExitStack() as stack:
+        if opens == "before the writer":
+            open_worker()
+        with backend.open_writer(address):
+            if opens == "beside the writer":
+                open_worker()
+        if opens == "after the writer":
+            open_worker()
+        with pytest.raises(EndOfStream):
+            wait()
     backend.destroy(address)
