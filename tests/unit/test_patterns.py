@@ -427,3 +427,23 @@ def test_a_worker_that_only_waits_learns_of_a_writer_that_leaves_without_a_task(
         with pytest.raises(EndOfStream):
             wait()
     backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS[1:])
+def test_a_second_writer_of_a_queue_is_told_that_the_first_one_is_open(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", readers=2))
+    with ExitStack() as stack:
+        writer = stack.enter_context(backend.open_writer(address))
+        with backend.open_reader(address, 0):
+            writer.write(b"a", LIMIT_S)
+        staying = stack.enter_context(backend.open_reader(address, 1))
+        thread = threading.Thread(target=lambda: (staying.read(LIMIT_S), staying.release()))
+        thread.start()
+        writer.drain(LIMIT_S)  # when it returns, the writer has let go of the worker that has left
+        thread.join()
+        with pytest.raises(TransportError, match=rf"channel '{channel_name}' already has its writer"):
+            backend.open_writer(address)
+    with pytest.raises(TransportError, match="was open before"):
+        backend.open_writer(address)
+    backend.destroy(address)
