@@ -37,7 +37,9 @@ signal: a timer of less than 500 Hz must not make it last forever."""
 _SLICE_MS = 100
 """Longest wait between two checks of whether the peers live."""
 
-_RECONNECT_MS = 5
+_RECONNECT_MS, _MOST_RECONNECT_MS = 5, 800
+"""How soon libzmq tries again to connect to a peer that is not there, at first and at most: a queue's writer awaits
+many workers that may never come, and would take a tenth of a core to try every 5 ms."""
 
 _CREDIT_BYTES = 5 * 2**18
 """With late receipts, up to about 2 MiB are under way: then the C library reuses the writer's memory. Beyond, it gives
@@ -189,6 +191,7 @@ class SocketPair:
             socket.set(zmq.RCVHWM, 0)
             socket.set(zmq.RCVTIMEO, _TRY_MS)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
+            socket.set(zmq.RECONNECT_IVL_MAX, _MOST_RECONNECT_MS)
         if places.keys is not None:
             try:
                 self._use_keys(places.keys)
