@@ -9,14 +9,12 @@ from contextlib import ExitStack
 
 from ipcbench.backend import Address, Reader, require_some
 from ipcbench.errors import EndOfStream, PeerLost, TransportTimeout
-from ipcbench.patterns.parts import Composed
+from ipcbench.patterns.parts import Composed, Looks
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.directory import as_transport_errors
 from ipcbench.sync.wait import Watch
 from ipcbench.util.clock import deadline_ns, now_ns
 
-LOOK_NS = 100_000_000
-"""Interval of looks at all of them, since a death makes no descriptor readable."""
 _LISTEN_EVERY = 16
 """How many messages are read between two looks for writers that have something, while some are known to."""
 
@@ -55,7 +53,7 @@ class FanInReader(Composed, Reader):
         self._lost: deque[int] = deque()
         self._views: Sequence[memoryview] = ()
         self._of_views = -1
-        self._look_ns = now_ns() + LOOK_NS
+        self._looks = Looks()
         self._until_listening = _LISTEN_EVERY
 
     @property
@@ -135,13 +133,12 @@ class FanInReader(Composed, Reader):
             source.close()
 
     def _listen(self, deadline: int | None) -> None:
-        """Wait until some may have something, or it is time to look at all of them."""
+        """Wait until some may have something, or it is time to look."""
         now = now_ns()
-        if now >= self._look_ns:
-            self._look_ns = now + LOOK_NS
-            self._ready.extend(index for index in self._sources if index not in self._ready)
+        if now >= self._looks.due_ns:
+            self._ready.extend(index for index in self._looks.take(now, self._sources) if index not in self._ready)
             return
-        until = self._look_ns if deadline is None else min(self._look_ns, deadline)
+        until = self._looks.due_ns if deadline is None else min(self._looks.due_ns, deadline)
         for descriptor, _ in self._poller.poll(max(0, -(-(until - now) // 1_000_000))):
             index = self._index_of.get(descriptor)
             if index is not None and index not in self._ready:

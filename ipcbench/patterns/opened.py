@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial, wraps
 from typing import TypeVar
@@ -59,7 +60,7 @@ def _open_writer(backend: Backend, address: Address, index: int) -> Writer:
     parts = addresses_of(address)
     if address.channel.pattern == "fan_in":
         return backend.open_writer(parts[index])
-    with ExitStack() as undo:
+    with ExitStack() as undo, _told_of_an_open_one(address, parts):
         workers = [
             (
                 undo.enter_context(backend.open_writer(tasks)),
@@ -71,6 +72,17 @@ def _open_writer(backend: Backend, address: Address, index: int) -> Writer:
         writer = QueueWriter(address.channel, workers)
         undo.pop_all()
         return writer
+
+
+@contextmanager
+def _told_of_an_open_one(address: Address, parts: list[Address]) -> Iterator[None]:
+    """Say that a queue has its writer: of a worker that has left, that has closed its part."""
+    try:
+        yield
+    except TransportError as error:
+        if any(is_open(part, "writer") for part in parts[::2]):
+            raise TransportError(f"channel {address.channel.name!r} already has its writer") from error
+        raise
 
 
 def _open_reader(backend: Backend, address: Address, index: int) -> Reader:

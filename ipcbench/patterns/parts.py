@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import TypeVar
 
 from ipcbench.backend import Address, Backend, Endpoint
 from ipcbench.errors import ConfigError, EndpointClosed, TransportError
@@ -17,6 +18,34 @@ NUMBER_BYTES = 8
 
 LONGEST_NAME = 43
 """Of a channel with a pattern: its parts' names have up to five characters more."""
+
+
+_LOOK_NS = 200_000_000
+_ROUND = 4
+"""How many looks it takes to see every place, if there are so many."""
+
+Place = TypeVar("Place")
+
+
+class Looks:
+    """Looks at places whose descriptors do not tell everything: a death makes none readable. To look costs system
+    calls, and a pattern may have hundreds of places; so it looks at all at first, and then at a part of them in turns,
+    at each every 0.8 s.
+
+    Attributes:
+        due_ns: when the next one is due.
+    """
+
+    def __init__(self) -> None:
+        self.due_ns = 0
+        self._turn = -1
+
+    def take(self, now: int, places: Collection[Place]) -> list[Place]:
+        """Return what to look at now, and wait for the next turn."""
+        self.due_ns = now + _LOOK_NS
+        self._turn += 1
+        every = min(_ROUND, len(places)) if self._turn else 1
+        return list(places)[self._turn % every :: every] if places else []
 
 
 class Composed(Endpoint):

@@ -25,8 +25,7 @@ from ipcbench.errors import (
     TransportError,
     TransportTimeout,
 )
-from ipcbench.patterns.fan_in import LOOK_NS
-from ipcbench.patterns.parts import NUMBER_BYTES, Composed
+from ipcbench.patterns.parts import NUMBER_BYTES, Composed, Looks
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -136,7 +135,7 @@ class QueueWriter(Composed, Writer):
                 self._poller.register(descriptor, select.POLLIN)
         self._returned: dict[int, bytes] = {}
         self._ids = count()
-        self._look_ns = 0
+        self._looks = Looks()
         self.redelivered_count = 0
 
     @property
@@ -232,13 +231,12 @@ class QueueWriter(Composed, Writer):
             raise TransportTimeout(f"channel {self._channel.name!r}: {why}")
 
     def _listen(self, deadline: int | None) -> bool:
-        """Hear what workers say, and now and then look at all of them; return whether any may have said something."""
+        """Hear what workers say, and now and then look at some; return whether any may have said something."""
         now = now_ns()
-        if now >= self._look_ns:
-            self._look_ns = now + LOOK_NS
-            heard, hear = list(self._workers.values()), _Worker.look
+        if now >= self._looks.due_ns:
+            heard, hear = self._looks.take(now, self._workers.values()), _Worker.look
         else:
-            until = self._look_ns if deadline is None else min(self._look_ns, deadline)
+            until = self._looks.due_ns if deadline is None else min(self._looks.due_ns, deadline)
             ready = self._poller.poll(max(0, -(-(until - now) // 1_000_000)))
             heard = [self._worker_of[descriptor] for descriptor, _ in ready if descriptor in self._worker_of]
             hear = _Worker.learn
@@ -291,7 +289,7 @@ class QueueReader(Composed, Reader):
         """Say how many it has finished, if it has not said so; next time, if there is no room or no writer yet."""
         if self._said_count != self._finished_count:
             is_connecting = self._said_count < 0 < self._finished_count
-            with suppress(TransportTimeout):
+            with suppress(TransportTimeout, PeerLost):  # after a death, what was handed over can still be read
                 self._finished.write(_NUMBER.pack(self._finished_count), _SAY_S if is_connecting else 0.0)
                 self._said_count = self._finished_count
 
@@ -333,6 +331,7 @@ class QueueReader(Composed, Reader):
 
         Raises:
             TransportTimeout: there was none by `deadline`, which is that of `timeout_s`.
+            PeerLost: the writer died, and there is none left.
         """
         while not self._views:
             left_s = remaining_s(deadline)
@@ -349,6 +348,8 @@ class QueueReader(Composed, Reader):
                         f"no message in channel {self._channel.name!r} within {timeout_s} s"
                     ) from error
                 self.release()
+            except PeerLost as error:
+                raise PeerLost(f"the writer of channel {self._channel.name!r} died without closing") from error
 
     def release(self) -> None:
         if self._closed or self._views:

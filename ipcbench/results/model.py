@@ -163,11 +163,12 @@ class PatternWindow:
     offered_per_s: float | None
     """By all writers together; None flat out."""
     rate_per_s: float
-    """Messages received while all writers were writing."""
+    """Flat out, what the writers began to write within the planned window, of which other windows offer a share; at a
+    share, what was due in the window and arrived in it."""
     is_held: bool
     """Whether the writers could hold the offered rate; true flat out."""
     peer_counts: tuple[int, ...]
-    """Messages received while all writers were writing, by worker of a queue, by writer of a fan-in."""
+    """Messages of the window, whenever they arrived, by worker of a queue, by writer of a fan-in."""
     wait: Quantiles | None = None
     """Receipt − intended send time of all messages; None flat out."""
     slowest_p99_ns: float | None = None

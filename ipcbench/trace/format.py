@@ -35,8 +35,14 @@ NAME = 2
 
 SAMPLED = 3
 """Kind of a record that says for how many calls, which were only counted, the records of a call site since the last
-such record stand. The number is where a call has what it sent. Where a call has what it received is 1 if no record to
-come stands for any of them, 0 otherwise."""
+such record stand. The number is where a call has what it sent; where a call has what it received is how the interval
+ends: 0, `ENDS` or `ENDS_LATE`."""
+
+ENDS, ENDS_LATE = 1, 2
+"""No record to come stands for a call before this; and the next one of this call site is late: it is chosen for the
+time that has passed, from the next `LATE_CHOICE` calls, and stands for no others."""
+
+LATE_CHOICE = 8
 
 FAILED = 1
 """Flag: the call ended with an exception."""

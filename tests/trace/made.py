@@ -73,13 +73,13 @@ class Made:
         offset = self.segment.take()
         PACKERS[ends](self.segment.buffer, offset, head, high, low, span, *stamps, sent, recv, offset ^ MARKER)
 
-    def sampled(self, method: str, count: int, schema: Schema = RPC, is_end: bool = False) -> None:
-        """Write that the latest records of a method stand for so many calls that were only counted, and at an end, that
-        those to come stand for none of these.
+    def sampled(self, method: str, count: int, schema: Schema = RPC, ending: int = 0) -> None:
+        """Write that the latest records of a method stand for so many calls that were only counted, and how this
+        interval ends: 0, `ENDS` or `ENDS_LATE`.
         """
         head = PACK_HEAD(SAMPLED, 0, 1, schema.role, self.name(method), self.name(schema.text), 0, 0, 0)
         offset = self.segment.take()
-        PACKERS[1](self.segment.buffer, offset, head, 0, 0, 0, 1, 1, count, is_end, offset ^ MARKER)
+        PACKERS[1](self.segment.buffer, offset, head, 0, 0, 0, 1, 1, count, ending, offset ^ MARKER)
 
 
 def both_sides(folder: Path, count: int = 20) -> None:

@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,12 @@ import pytest
 
 from ipcbench import trace
 from ipcbench.cli import main
+from ipcbench.trace.compare.check import check, parse_condition
 from ipcbench.trace.compare.diff import diff
 from ipcbench.trace.compare.methods import read_methods
 from ipcbench.trace.exporters import EXPORTERS
+from ipcbench.trace.format import ENDS, ENDS_LATE
+from ipcbench.trace.page.page import trace_html
 from ipcbench.trace.readers.batch import Bulk, Notes
 from ipcbench.trace.readers.everything import find
 from ipcbench.trace.readers.own import read_segment
@@ -190,23 +194,26 @@ def test_shares_of_one_way_messages_are_of_nothing(tmp_path: Path) -> None:
 def test_calls_that_were_only_counted_are_in_the_totals(tmp_path: Path) -> None:
     """With a budget, totals are of all calls, and say how far they may be off."""
     recorder = trace.start(tmp_path, budget=0.0005)
-    for _ in range(40_000):
+    for _ in range(200_000):
         with recorder.call("Matmul") as call:
             call.serialized(100)
             call.sent()
             call.received(100)
     trace.stop()
     report = of(tmp_path)
-    (segment,) = json.loads(as_json(report))["segments"]
-    (method,) = segment["methods"]
-    assert method["calls_count"] == 40_000 > method["timed_count"]
-    assert method["sent_bytes"] == pytest.approx(4_000_000, rel=1e-6)
-    assert method["total_ns"] == pytest.approx(method["mean_ns"] * 40_000)
-    seen_count = 3 / method["unseen_ratio"]
-    assert 10 <= seen_count <= method["timed_count"]
-    unseen_ns = (method["calls_count"] - method["timed_count"]) / seen_count * 3 * method["max_ns"]
-    assert method["total_error_ns"] >= 0.99 * unseen_ns, "as many calls as may have been missed, as long as the longest"
-    assert f"(a kind of call rarer than 1 in {seen_count / 3:,.0f} may be missing" in as_text(report)
+    (group,) = report.gathered.sums.groups
+    sums = group.methods["Matmul"]
+    assert sums.calls_count == 200_000 > sums.timed_count
+    assert sums.sent_bytes == pytest.approx(20_000_000, rel=1e-6)
+    assert sums.total_ns == pytest.approx(sums.mean_ns * 200_000)
+    seen_count = 3 / sums.unseen_ratio
+    assert 10 <= seen_count <= sums.timed_count
+    unseen_ns = sums.untimed_count / seen_count * 3 * sums.histogram.max
+    assert sums.total_error_ratio * sums.total_ns >= 0.99 * unseen_ns, (
+        "as many as may be missed, as long as the longest"
+    )
+    if sums.total_error_ratio <= 0.5:  # unless one call was long, on a busy machine
+        assert f"(a kind of call rarer than 1 in {seen_count / 3:,.0f} may be missing" in as_text(report)
 
 
 def test_records_stand_for_the_calls_of_their_own_time(tmp_path: Path) -> None:
@@ -244,7 +251,7 @@ def test_records_stand_for_the_calls_of_their_own_time(tmp_path: Path) -> None:
     assert sums.mean_ns == pytest.approx(sums.total_ns / sums.calls_count)
     assert sum(sums.stage_ns) == pytest.approx(sums.total_ns)
     assert sums.sent_bytes == pytest.approx(10 * sums.calls_count)
-    assert sums.total_error_ratio == math.inf, "23 calls tell too little of 178 others"
+    assert sums.total_error_ratio > 1, "23 calls tell too little of 178 others"
     assert 0.1 < sums.weighted.time.error / sums.total_ns < 2, "there is one step, from the fast phase to the slow one"
     assert sums.unseen_ratio > 0.5, "three of the 23 stand for most"
     assert totals.groups[0].methods["Add"].total_ns == 5 * MS
@@ -263,17 +270,17 @@ def test_calls_with_impossible_times_are_damage_and_no_figures(tmp_path: Path, s
     assert report["damaged_count"] == 1
 
 
-def test_a_few_calls_that_stand_for_others_do_not_tell_how_far_off_they_are() -> None:
-    few = WeightedSums(count=90.0, squares=9 * 10.0**2, total_ns=1e6, time=Variance(1.0))
-    assert few.weighing_count == 9
-    assert few.error_ns(0) == math.inf
-    some = replace(few, count=100.0, squares=10 * 10.0**2)
+def test_a_few_calls_that_stand_for_others_tell_hardly_anything() -> None:
+    few = WeightedSums(count=190.0, squares=19 * 10.0**2, total_ns=1e6, time=Variance(1.0))
+    assert few.weighing_count == 19
+    assert few.error_ns(10) == pytest.approx(math.hypot(1.96, 190 * 10), rel=1e-3), "all may be as long as the longest"
+    some = replace(few, count=200.0, squares=20 * 10.0**2)
     assert some.error_ns(0) == pytest.approx(1.96, rel=1e-3)
-    assert some.error_ns(10) == pytest.approx(math.hypot(1.96, 3 / 10 * 1000), rel=1e-3)
+    assert some.error_ns(10) == pytest.approx(math.hypot(1.96, 3 / 20 * 2000), rel=1e-3)
     assert replace(some, time=Variance(1.0, 1.0)).error_ns(0) > 12, "one makes all of the variance"
     unequal = replace(some, count=1000.0 + 2 * 5000.0, squares=1000.0 + 2 * 5000.0**2)
     assert unequal.weighing_count < 3, "two of a thousand and two stand for nearly all"
-    assert unequal.error_ns(0) == math.inf
+    assert unequal.error_ns(10) > 10_000 * 10
 
 
 def test_bytes_that_differ_are_estimated_with_an_error(tmp_path: Path) -> None:
@@ -344,7 +351,7 @@ def test_no_record_stands_for_calls_before_a_change(tmp_path: Path) -> None:
 
     calls(10, 1000)
     made.sampled("Matmul", 5000)
-    made.sampled("Matmul", 700, is_end=True)
+    made.sampled("Matmul", 700, ending=ENDS)
     calls(3, MS)
     made.sampled("Matmul", 6)
     made.segment.close()
@@ -509,7 +516,8 @@ def test_nothing_is_estimated_from_a_few_calls(tmp_path: Path) -> None:
         assert {(stage["total_ns"], stage["total_error_ns"], stage["share_ratio"]) for stage in figures["stages"]} == {
             (None, None, None)
         }
-    assert (method["mean_ns"], method["sent_bytes"], method["moved_error_bytes"]) == (None, None, None)
+    assert (method["mean_ns"], method["failed_count"], method["failed_least_count"]) == (None, None, 0)
+    assert method["moved_error_bytes"] is None or method["moved_error_bytes"] > 0.5 * 12_000
     (row,) = (line.split() for line in as_text(report).splitlines() if line.startswith("  Matmul"))
     assert (row[2], row[7], row[9]) == ("–", "≥", "–")
     assert "mean" not in as_text(report).splitlines()[4]
@@ -543,3 +551,50 @@ def test_stages_are_estimated_with_their_errors(tmp_path: Path) -> None:
     assert even.error_ns == pytest.approx(unseen * MS, rel=0.01), "only what may have been missed"
     assert uneven.error_ns > math.hypot(unseen * 3 * MS, 800**0.5 * MS / 2)
     assert uneven.text.startswith("≈ ")
+
+
+def test_a_late_call_stands_only_for_those_it_was_chosen_from(tmp_path: Path) -> None:
+    """Slow calls that come after pauses are timed more often than others, and tell nothing of those."""
+    made, begin = Made(tmp_path, "client"), 10**9
+
+    def call(took_ns: int) -> None:
+        nonlocal begin
+        begin += 10 * MS
+        made.call("Matmul", [begin, begin + 1, begin + 2, begin + took_ns - 1, begin + took_ns], sent=10)
+
+    for _ in range(10):
+        call(1000)
+        made.sampled("Matmul", 300)
+        made.sampled("Matmul", 100, ending=ENDS_LATE)
+        call(MS)
+        made.sampled("Matmul", 3)
+    made.segment.close()
+    (path,) = tmp_path.iterdir()
+    (batch,) = read_segment(path, Notes())
+    assert batch.weights is not None
+    assert batch.weights[1::2].tolist() == [3.0] * 10
+    assert batch.weights[::2].sum() == pytest.approx(10 * 400)
+
+
+def test_a_gate_on_errors_is_sure_or_says_that_it_cannot_tell(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, budget=0.0005)
+    for number in range(3000):
+        with suppress(OSError), recorder.call("Matmul"):
+            if number:
+                raise OSError
+    trace.stop()
+    methods = read_methods([tmp_path], keep_times=False)
+    known = methods.methods["Matmul"].sums.failed_count
+    assert known < 2999
+    (cannot,) = check(methods, parse_condition(f"Matmul.errors>{known}"))
+    assert (cannot.value, cannot.holds) == (None, True)
+    assert "may have failed" in cannot.remark
+    (sure,) = check(methods, parse_condition("Matmul.errors>=0"))
+    assert sure.holds
+    (other,) = check(methods, parse_condition("Matmul.mean_us>1e9"))
+    assert "timed calls only" in other.remark
+    metrics = tmp_path / "metrics"
+    with metrics.open("wb") as file:
+        EXPORTERS["prometheus"](find([tmp_path]), file)
+    assert "ipcbench_failed_calls_total{" not in metrics.read_text()
+    assert "≥ " in trace_html(of(tmp_path), [tmp_path])

@@ -606,3 +606,22 @@ def test_each_decision_of_a_budget_ends_an_interval(tmp_path: Path) -> None:
     (path,) = tmp_path.glob("*.ipct")
     kinds = np.frombuffer(path.read_bytes()[HEADER_BYTES:], np.uint8)[::RECORD_BYTES]
     assert np.count_nonzero(kinds == SAMPLED) >= 2
+
+
+def test_threads_together_keep_to_max_bytes(tmp_path: Path) -> None:
+    recorder = trace.start(tmp_path, max_bytes=4 * 2**20)
+    barrier = threading.Barrier(6)
+
+    def work(method: str) -> None:
+        barrier.wait()
+        for _ in range(20_000):
+            rpc(recorder, method)
+
+    threads = [threading.Thread(target=work, args=(f"m{number}",)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4 * 2**20
+    trace.stop()
+    assert calls_count(tmp_path) == 120_000

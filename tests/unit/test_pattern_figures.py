@@ -30,7 +30,7 @@ from ipcbench.spec import SweepSpec
 from ipcbench.stats.fairness import jain_index, largest_share
 from ipcbench.sweeps.load import load_sweep
 from ipcbench.util.clock import now_ns
-from ipcbench.workload.message import INTENDED, SEQUENCE, Outgoing, Phase, unpack_word
+from ipcbench.workload.message import INTENDED, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
 from tests.unit.pattern_runs import make_pattern_run, pattern_sweep
 
 
@@ -101,27 +101,42 @@ def test_a_window_of_a_queue_has_its_rate_shares_and_waits() -> None:
     second = [(number, 1000 * number, 1000 * number + 150) for number in range(6, 8)]
     taken = receipts(first, second)
     flat = taken.window(Step(None, (Offered(2, 6, 2000, 7000),), 5000.0), 1, by_writer=False)
-    assert flat.peer_counts == (4, 1)  # 2 to 5, and 6; 7 came after the last write
-    assert flat.rate_per_s == pytest.approx(5 / 5e-6)
+    assert flat.peer_counts == (4, 2)  # 2 to 5, and 6 and 7
+    assert flat.rate_per_s == pytest.approx(6 / 5e-6)
     assert (flat.wait, flat.offered_per_s, flat.is_held) == (None, None, True)
     paced = taken.window(Step(0.5, (Offered(2, 6, 2000, 7000),), 5000.0, 1e6), 1, by_writer=False)
     assert paced.wait is not None
     assert (paced.wait.count, paced.wait.p50_ns, paced.wait.max_ns) == (6, 50.0, 150.0)
     assert paced.slowest_p99_ns is None
+    assert paced.rate_per_s == pytest.approx(5 / 5e-6)  # 7 came after the window
 
 
-def test_a_window_of_a_fan_in_counts_while_all_writers_write() -> None:
-    """Writer 0 has even numbers, writer 1 odd ones; the second begins later and ends earlier."""
-    taken = receipts([(number, 100 * number, 100 * number + 7) for number in range(20)])
-    step = Step(None, (Offered(0, 10, 0, 1900), Offered(5, 5, 500, 1500)), 1900.0)
-    found = taken.window(step, 1, by_writer=True)
-    assert found.peer_counts == (5, 5)
-    assert found.rate_per_s == pytest.approx(10 / 1e-6)
+def test_a_window_of_a_fan_in_counts_its_own_messages() -> None:
+    """Writer 0 has even numbers, writer 1 odd ones, and one of the window before, which came in this one."""
+    taken = receipts([(number, 100 * number, 100 * number + 7) for number in range(3, 20)])
+    step = Step(None, (Offered(4, 8, 0, 1900), Offered(5, 7, 500, 2500)), 1500.0)
+    flat = taken.window(step, 1, by_writer=True)
+    assert flat.peer_counts == (8, 7)
+    assert flat.rate_per_s == step.capacity_per_s == pytest.approx(15 / 1.5e-6)
 
 
-def test_the_rate_that_loads_are_shares_of_is_that_of_all_writers_beside_each_other() -> None:
-    """A writer that has the transport for itself, before the others begin, is faster than beside them."""
-    together = Step(None, (Offered(0, 500, 0, 1000), Offered(1, 300, 400, 1000)), 1000.0)
+def test_at_a_share_no_more_arrives_than_was_offered_however_late_a_writer_catches_up() -> None:
+    """The second writer learns of the window when the first one is done with half, and its messages come in a burst;
+    those of the window before come, too. Of the first writer two come when its window is over.
+    """
+    before = [(number, 0, 1001 + number) for number in range(20)]
+    first = [(20 + 2 * turn, 1000 + 100 * turn, 1007 + 100 * turn + 1000 * (turn > 7)) for turn in range(10)]
+    second = [(21 + 2 * turn, 1400 + 100 * turn, 2390 + turn) for turn in range(10)]
+    step = Step(0.5, (Offered(20, 10, 1000, 2000), Offered(21, 10, 1400, 2400)), 1000.0, 20 / 1e-6)
+    found = receipts(before + first + second).window(step, 1, by_writer=True)
+    assert found.rate_per_s == pytest.approx(18 / 1e-6)
+    assert found.is_held
+    lost = receipts(before + first + second[:8]).window(step, 1, by_writer=True)
+    assert not lost.is_held, "those of the window before make up for nothing"
+
+
+def test_the_rate_flat_out_does_not_depend_on_who_waits_for_room_as_the_window_begins_and_ends() -> None:
+    together = Step(None, (Offered(0, 500, 0, 1000), Offered(1, 300, 0, 1900)), 1000.0)
     assert together.capacity_per_s == pytest.approx(800 / 1e-6)
     assert together.is_together
     apart = Step(None, (Offered(0, 500, 0, 1000), Offered(1, 300, 501, 1000)), 1000.0)
@@ -155,6 +170,24 @@ def test_a_writer_that_learns_late_of_a_window_begins_at_once_and_ends_with_the_
     soon = offering.offer(soon_ns, 5_000_000, 0.0, Phase.MEASURE)
     assert soon.begin_ns >= soon_ns
     assert soon.first >= late.first + 2 * late.count
+
+
+def test_who_waits_for_room_as_the_window_begins_is_there_from_its_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each write takes 4 of the clock's ticks; the second one lasts from before the window into it."""
+
+    def write(buffer: bytearray, timeout_s: float) -> None:
+        phases.append(unpack_stamp(memoryview(buffer))[3])
+        clock[0] += 4
+
+    clock, phases = [100], []
+    for module in ("patterns.parts", "loops"):
+        monkeypatch.setattr(f"ipcbench.harness.{module}.now_ns", lambda: clock[0])
+    spec = pattern_sweep(pattern="fan_in", peers=(2,)).pattern_trials("shm", 64, 64, 0)[0]
+    plan: Any = SimpleNamespace(trial=spec, stall_s=1.0)
+    offering = Offering(SimpleNamespace(write=write, waits=None), 0, [bytes(64)], plan)  # type: ignore[arg-type]
+    offered = offering.offer(106, 10, 0.0, Phase.MEASURE)
+    assert phases == [Phase.WARMUP] * 2 + [Phase.MEASURE] * 2
+    assert offered == Offered(first=4, count=2, begin_ns=106, end_ns=116)
 
 
 def test_the_slowest_writer_is_unknown_if_one_sent_too_little() -> None:
@@ -322,6 +355,27 @@ def test_answers(tmp_path: Path, asked: dict[str, Any], outcome: str, words: str
     assert words in answer.text() or words == "none"
     assert (answer.backend is None) == (outcome not in {"clear", "tie", "only candidate"})
     assert answer.as_dict()["verdict"] == answer.sentence()
+
+
+def test_an_answer_names_its_batch_and_what_is_fastest_with_others(tmp_path: Path) -> None:
+    def quicker(trial: TrialResult) -> TrialResult:
+        first, *others = trial.windows or (None,)
+        if first is None or trial.spec.batch == 1:
+            return trial
+        factor = trial.spec.batch if trial.spec.backend == "zmq" else 1
+        return replace(trial, windows=(replace(first, rate_per_s=factor * first.rate_per_s), *others))
+
+    run = make_pattern_run(tmp_path / "run", CLEAR, pattern_sweep(batches=(1, 4, 16)), quicker)
+    answer = recommend_pattern(run, PatternQuestion("queue", 1024))
+    assert (answer.backend, answer.batch) == ("shm", 1)
+    assert answer.sentence().startswith("For a queue of 1 KiB with 2 workers, batch 1: shm 200")
+    assert [(cell.setting.batch, cell.backend) for cell in answer.other_batches] == [(4, "zmq"), (16, "zmq")]
+    assert "batch 4: zmq 400" in answer.text()
+    assert "batch 16: zmq 1,600" in answer.text()
+    fields = answer.as_dict()
+    assert fields["batch"] == 1
+    assert [each["batch"] for each in fields["other_batches"]] == [4, 16]
+    assert recommend_pattern(run, PatternQuestion("queue", 4096)).as_dict()["batch"] is None
 
 
 def test_a_tie_names_all_of_it(tmp_path: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import select
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import ExitStack, suppress
@@ -16,6 +19,7 @@ from typing import Any
 import pytest
 
 from ipcbench import get_backend
+from ipcbench.backend import Reader
 from ipcbench.errors import (
     ConfigError,
     EndOfStream,
@@ -25,6 +29,7 @@ from ipcbench.errors import (
     TransportTimeout,
     Unsupported,
 )
+from ipcbench.patterns.parts import Looks
 from ipcbench.spec import ChannelSpec
 
 BACKENDS = ["null", "shm", "lmdb", "pipe", "tcp", "zmq"]
@@ -343,3 +348,102 @@ def test_one_descriptor_tells_of_all_writers(name: str, channel_name: str) -> No
             reader.fileno()
     finally:
         backend.destroy(address)
+
+
+@pytest.mark.parametrize("count", [0, 1, 3, 16, 257])
+def test_looks_see_all_at_first_and_then_each_place_once_in_four(count: int) -> None:
+    looks, places = Looks(), dict.fromkeys(range(count))
+    assert looks.take(looks.due_ns, places) == list(places)
+    turns = [looks.take(looks.due_ns, places) for _ in range(4)]
+    assert looks.due_ns == 5 * 200_000_000
+    assert Counter(place for turn in turns[: min(4, count)] for place in turn) == Counter(places.keys())
+    assert max(map(len, turns)) == -(-count // 4)
+
+
+WRITES_THREE = """
+import json, sys, threading
+from ipcbench import get_backend
+from ipcbench.backend import Address
+writer = get_backend(sys.argv[1])().open_writer(Address.from_dict(json.loads(sys.argv[2])))
+for number in range(3):
+    writer.write(b"%d" % number, 60.0)
+print("written", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("name", BACKENDS[1:])
+def test_a_worker_reads_what_a_killed_writer_handed_over(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", depth=4))
+    command = [sys.executable, "-c", WRITES_THREE, name, json.dumps(address.as_dict())]
+    with backend.open_reader(address, 0) as worker:
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"written\n"
+                got = [bytes(worker.read(LIMIT_S))]
+            finally:
+                process.kill()
+        died = rf"the writer of channel '{channel_name}' died"
+        with pytest.raises(PeerLost, match=died):
+            got.extend(iter(lambda: bytes(worker.read(LIMIT_S)), None))
+        with pytest.raises(PeerLost, match=died):
+            worker.read(LIMIT_S)
+    all_of_them = [b"0", b"1", b"2"]  # zmq's library may not have sent the last ones
+    assert got == all_of_them[: len(got) if name == "zmq" else 3]
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("opens", ["before the writer", "beside the writer", "after the writer"])
+@pytest.mark.parametrize("name", BACKENDS)
+def test_a_worker_that_only_waits_learns_of_a_writer_that_leaves_without_a_task(
+    name: str, opens: str, channel_name: str
+) -> None:
+    def open_worker() -> None:
+        workers.append(stack.enter_context(backend.open_reader(address, 0)))
+        descriptors.append(workers[0].fileno())
+        if opens != "after the writer":
+            with pytest.raises(TransportTimeout):
+                workers[0].read(0.0)
+
+    def wait() -> None:
+        while select.select(descriptors, [], [], LIMIT_S)[0]:
+            with suppress(TransportTimeout):
+                workers[0].read(0.0)
+
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue"))
+    workers: list[Reader] = []
+    descriptors: list[int | None] = []
+    with ExitStack() as stack:
+        if opens == "before the writer":
+            open_worker()
+        with backend.open_writer(address):
+            if opens == "beside the writer":
+                open_worker()
+        if opens == "after the writer":
+            open_worker()
+        with pytest.raises(EndOfStream):
+            wait()
+    backend.destroy(address)
+
+
+@pytest.mark.parametrize("name", BACKENDS[1:])
+def test_a_second_writer_of_a_queue_is_told_that_the_first_one_is_open(name: str, channel_name: str) -> None:
+    backend = get_backend(name)()
+    address = backend.create(spec(channel_name, pattern="queue", readers=2))
+    with ExitStack() as stack:
+        writer = stack.enter_context(backend.open_writer(address))
+        with backend.open_reader(address, 0):
+            writer.write(b"a", LIMIT_S)
+        staying = stack.enter_context(backend.open_reader(address, 1))
+        thread = threading.Thread(target=lambda: (staying.read(LIMIT_S), staying.release()))
+        thread.start()
+        writer.drain(LIMIT_S)  # when it returns, the writer has let go of the worker that has left
+        thread.join()
+        with pytest.raises(TransportError, match=rf"channel '{channel_name}' already has its writer"):
+            backend.open_writer(address)
+    with pytest.raises(TransportError, match="was open before"):
+        backend.open_writer(address)
+    backend.destroy(address)

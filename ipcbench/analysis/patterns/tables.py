@@ -34,16 +34,16 @@ NAMES: dict[Work, str] = {"queue": "queue", "fan_in": "fan-in", "rpc": "rpc"}
 
 LEGEND: dict[Work, tuple[str, ...]] = {
     "queue": (
-        "k tasks/s: tasks that all workers together begin while the writer writes flat out, with its 95 % interval; "
-        "ranks are by it, within equal workers and batches.",
+        "k tasks/s: tasks that the writer gives to all workers together flat out, with its 95 % interval; ranks "
+        "are by it, within equal workers and batches.",
         "busiest: the share of the tasks that the busiest worker got; even shares would be 1 / workers.",
         "wait: from the intended send of a task to the begin of its work, p50 / p99, at a share of the backend's own "
         "k tasks/s; n/a: fewer than 1,000 tasks in a round. not held: in half of the rounds or more a backlog was "
         "left, and the wait would grow with the window.",
     ),
     "fan_in": (
-        "k msg/s: messages of all writers together that the reader gets while all write flat out, with its 95 % "
-        "interval; ranks are by it, within equal writers and batches.",
+        "k msg/s: messages of all writers together while all write flat out, with its 95 % interval; ranks are by it, "
+        "within equal writers and batches.",
         "fair: Jain's index of the writers' rates: 1 if all get the same, 1 / writers if one gets everything.",
         "time: from the intended send of a message to its receipt, p50 of all / p99 of the slowest writer, at a share "
         "of the backend's own k msg/s; n/a: a writer sent fewer than 1,000 messages in a round. not held: in half of "

@@ -5,7 +5,7 @@ Times at a share of a backend's own rate do not decide: each is at another rate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -70,6 +70,13 @@ class PatternRecommendation:
     excluded: tuple[Exclusion, ...]
     why_not: str = ""
     """Why no backend is recommended; empty if one is."""
+    other_batches: tuple[PatternCell, ...] = ()
+    """The fastest of each larger batch that was measured with these peers, by batch."""
+
+    @property
+    def batch(self) -> int | None:
+        """Messages that are handed over together, which the answer is about: the least; None if nothing fits."""
+        return self.candidates[0].setting.batch if self.candidates else None
 
     @property
     def backend(self) -> str | None:
@@ -84,6 +91,8 @@ class PatternRecommendation:
     def sentence(self) -> str:
         """Return the answer in a paragraph."""
         asked = self.question.words(self.peers)
+        if self.batch is not None:
+            asked += f", batch {self.batch:,}"
         if not self.candidates:
             return printable(f"No recommendation for {asked}: {self.why_not}. Measure it: {self.question.command()}")
         first = self.candidates[0]
@@ -105,6 +114,12 @@ class PatternRecommendation:
         if len(self.candidates) > 1:
             unit = unit_of(self.candidates[0].setting)
             yield "Others", [f"{cell.backend}: {rate_words(cell)} {unit}" for cell in self.candidates[1:]]
+        if self.other_batches:
+            found = [(each, f"batch {each.setting.batch:,}: {each.backend}") for each in self.other_batches]
+            yield (
+                "If you hand several messages over together (write_many), the fastest",
+                [f"{where} {rate_words(each)} {unit_of(each.setting)}" for each, where in found],
+            )
         if self.excluded:
             yield "Excluded", [f"{each.backend}: {one_line(each.reason)}" for each in self.excluded]
         yield "Based on", [f"run {self.run_id}"]
@@ -135,7 +150,9 @@ class PatternRecommendation:
             "outcome": self.outcome,
             "backend": self.backend,
             "peers": self.peers,
+            "batch": self.batch,
             "candidates": [cell_fields(cell) for cell in self.candidates],
+            "other_batches": [cell_fields(cell) for cell in self.other_batches],
             "excluded": [asdict(each) for each in self.excluded],
             "why_not": self.why_not,
             "next_command": self.question.command(),
@@ -190,18 +207,26 @@ def recommend_pattern(
         outcome: Outcome = "outside the measured range" if able else "no candidate"
         why = _gap_words(run, question, everywhere) if able else "no transport of this run offers all of it"
         return PatternRecommendation(question, run.info.run_id, outcome, None, (), tuple(excluded), why)
-    batch = min(cell.setting.batch for cell in at_size if cell.setting.peers == peers)
-    candidates = []
-    for cell in at_size:
-        if (cell.setting.peers, cell.setting.batch) == (peers, batch):
-            why = _doubt(cell, question)
-            if why:
-                excluded.append(Exclusion(cell.backend, why, "evidence"))
-            else:
-                candidates.append(cell)
+    with_peers = [cell for cell in at_size if cell.setting.peers == peers]
+    batch = min(cell.setting.batch for cell in with_peers)
+    doubts = [(cell, _doubt(cell, question)) for cell in with_peers if cell.setting.batch == batch]
+    excluded += [Exclusion(cell.backend, why, "evidence") for cell, why in doubts if why]
+    candidates = tuple(cell for cell, why in doubts if not why)
     why_not = "" if candidates else "no transport of this run that can do it has figures that count"
-    outcome = _outcome(candidates)
-    return PatternRecommendation(question, run.info.run_id, outcome, peers, tuple(candidates), tuple(excluded), why_not)
+    others = _fastest(cell for cell in with_peers if cell.setting.batch > batch)
+    return PatternRecommendation(
+        question, run.info.run_id, _outcome(candidates), peers, candidates, tuple(excluded), why_not, others
+    )
+
+
+def _fastest(cells: Iterable[PatternCell]) -> tuple[PatternCell, ...]:
+    """Return the cell with the highest rate flat out of each batch."""
+    best: dict[int, tuple[float, PatternCell]] = {}
+    for cell in cells:
+        rate = cell.rate_per_s
+        if rate is not None and rate.estimate > best.get(cell.setting.batch, (0.0,))[0]:
+            best[cell.setting.batch] = rate.estimate, cell
+    return tuple(best[batch][1] for batch in sorted(best))
 
 
 def _refusal(question: PatternQuestion, offer: Offer | None) -> str:

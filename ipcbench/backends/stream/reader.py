@@ -97,6 +97,9 @@ class StreamReader(StreamEndpoint, Reader):
             with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
                 self._watch = Watch()
             self._watch.add(self._socket)
+            if self._listening:
+                with contextlib.suppress(EndOfStream):
+                    self._check_note()
         return self._watch.fileno()
 
     def _send_receipt(self) -> None:
@@ -219,9 +222,17 @@ class StreamReader(StreamEndpoint, Reader):
             each.connection.close()
         self._knocking.clear()
 
-    def _check_writer(self) -> None:
+    def _check_note(self) -> None:
+        """Raise if the writer has closed without a message; it may have done so before it could connect to this reader.
+        From then on, the descriptor is readable.
+        """
         if self._liveness.note_of("writer") == "unused":
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
             self._stop(EndOfStream(f"channel {self._channel.name!r} was closed without a message"))
+
+    def _check_writer(self) -> None:
+        self._check_note()
         if self._liveness.is_gone("writer"):
             self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
 

@@ -253,12 +253,22 @@ class StreamWriter(StreamEndpoint, Writer):
             if self._is_broken:  # the readers lose it
                 self._pump.cut(self._connections)
             else:
-                with contextlib.suppress(PeerLost):
-                    self._send_small(SIZE.pack(END), 0.0)
-                self._liveness.leave_note("ended" if self._begun else "unused")
+                self._end()
         finally:
             self._refuse()  # again: a reader may have turned out to be dead
             self._flush()
+
+    def _end(self) -> None:
+        """Tell the readers that the stream ends, those too that have never been written to: they may wait on their
+        descriptors. The note comes first, for readers that begin to listen only after the connecting.
+        """
+        try:
+            self._liveness.leave_note("ended" if self._begun else "unused")
+        finally:
+            with contextlib.suppress(TransportError):
+                uninterrupted(self._connect_listening)
+            with contextlib.suppress(PeerLost):
+                self._send_small(SIZE.pack(END), 0.0)
 
     def _flush(self) -> None:
         if self._places.ends_at_once and self._pump.join(0):

@@ -27,6 +27,7 @@ import select
 import socket as sockets
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -61,7 +62,7 @@ from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import reader_role, reader_roles
 from ipcbench.sync.ownership import Owned
-from ipcbench.sync.wait import Watch
+from ipcbench.sync.wait import Doorbell, Watch
 from ipcbench.util.clock import deadline_ns, now_ns
 
 if absence is None:
@@ -240,11 +241,20 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
                 self._send(b"", zmq.SNDMORE | _NOBLOCK)
                 self._send(b"", _NOBLOCK)
             pair.liveness.leave_note("ended" if self._begun else "unused")
+            if not self._begun:  # nothing on the wire tells a reader, which may not even have connected
+                self._ring_bells()
         finally:
             if self._begun:
                 pair.close_gently(set(self._read))
             else:
                 pair.close()
+
+    def _ring_bells(self) -> None:
+        for role in sorted(self._read):
+            with suppress(TransportError):  # it does not wait on a descriptor
+                bell = Doorbell(self._pair.bell_path(role.decode()))
+                bell.ring()
+                bell.close()
 
 
 class _ZmqReader(_ZmqEndpoint, Reader):
@@ -263,6 +273,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
         self._watch: Watch | None = None
+        self._bell: Doorbell | None = None
         self._reads = False  # whether a thread is in `read`
         self._waits = False  # whether it waits outside of libzmq, where an interrupt loses nothing
         self.opened()
@@ -307,14 +318,27 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         if self._watch is None:
             with as_transport_errors(f"cannot wait for channel {self._pair.channel.name!r}"):
                 self._watch = Watch()
-            if self._failure is None:
-                self._watch.add(int(self._pair.socket.get(zmq.FD)))  # which libzmq closes at the end of the stream
+                if self._failure is None:
+                    self._watch.add(int(self._pair.socket.get(zmq.FD)))  # which libzmq closes at the end of the stream
+                    self._add_bell(self._watch)
         return self._watch.fileno()
+
+    def _add_bell(self, watch: Watch) -> None:
+        """Watch a bell, too, by which a writer tells that it has closed without a message."""
+        path = self._pair.bell_path(self._pair.liveness.role)
+        with suppress(FileExistsError):
+            Doorbell.make(path)
+        self._bell = Doorbell(path)
+        watch.add(self._bell.fileno())
+        if self._pair.liveness.note_of("writer") == "unused":  # it has closed before there was a bell
+            self._bell.ring()
 
     def _await(self, timeout_s: float | None) -> Any:
         """Wait for a message outside of libzmq, and return it."""
         if self._failure is not None:
             raise self._failure.with_traceback(None)
+        if self._bell is not None:
+            self._check_note()
         self._waits = True
         self._pair.wait(self._pair.socket, deadline_ns(timeout_s), self._check_writer)
         self._waits = False
@@ -334,12 +358,15 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         """Raise if nothing more can arrive; else return False, to continue waiting."""
         pair = self._pair
         self._refuse()
-        if pair.liveness.note_of("writer") == "unused":
-            raise EndOfStream(f"channel {pair.channel.name!r} was closed without a message")
+        self._check_note()
         if pair.liveness.is_gone("writer"):
             self._failure = PeerLost(f"the writer of channel {pair.channel.name!r} died without closing")
             raise self._failure
         return False
+
+    def _check_note(self) -> None:
+        if self._pair.liveness.note_of("writer") == "unused":
+            raise EndOfStream(f"channel {self._pair.channel.name!r} was closed without a message")
 
     def _stop(self, failure: TransportError) -> None:
         """Close the sockets; from now on `read` raises `failure`."""
@@ -376,6 +403,9 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         if self._watch is not None:
             self._watch.close()
             self._watch = None
+        if self._bell is not None:
+            self._bell.close()
+            self._bell = None
 
     def _close(self) -> None:
         try:

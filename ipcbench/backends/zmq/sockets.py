@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from ipcbench.backend import Address
 from ipcbench.errors import StoreError, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import channel_directory
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
 from ipcbench.util.clock import now_ns
@@ -37,7 +38,9 @@ signal: a timer of less than 500 Hz must not make it last forever."""
 _SLICE_MS = 100
 """Longest wait between two checks of whether the peers live."""
 
-_RECONNECT_MS = 5
+_RECONNECT_MS, _MOST_RECONNECT_MS = 5, 800
+"""How soon libzmq tries again to connect to a peer that is not there, at first and at most: a queue's writer awaits
+many workers that may never come, and would take a tenth of a core to try every 5 ms."""
 
 _CREDIT_BYTES = 5 * 2**18
 """With late receipts, up to about 2 MiB are under way: then the C library reuses the writer's memory. Beyond, it gives
@@ -155,7 +158,7 @@ def _require_threads(count: int) -> None:
 class SocketPair:
     """An endpoint's two sockets, for messages and for receipts, with its liveness."""
 
-    __slots__ = ("_context", "_pid", "_places", "channel", "liveness", "receipts", "socket")
+    __slots__ = ("_address", "_context", "_pid", "_places", "channel", "liveness", "receipts", "socket")
 
     def __init__(self, address: Address, places: Places, role: str, kind: int, receipts_kind: int) -> None:
         """Lock the endpoint and make the sockets; `bind` or `connect` opens them.
@@ -164,6 +167,7 @@ class SocketPair:
             TransportError: there is no such channel, the endpoint is open already, or the keys cannot be used.
         """
         self.channel = address.channel
+        self._address = address
         self.liveness = Liveness(address, role)
         self._places = places
         self._pid = os.getpid()
@@ -189,6 +193,7 @@ class SocketPair:
             socket.set(zmq.RCVHWM, 0)
             socket.set(zmq.RCVTIMEO, _TRY_MS)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
+            socket.set(zmq.RECONNECT_IVL_MAX, _MOST_RECONNECT_MS)
         if places.keys is not None:
             try:
                 self._use_keys(places.keys)
@@ -208,6 +213,10 @@ class SocketPair:
                 socket.curve_server = True
             else:
                 socket.curve_serverkey = public
+
+    def bell_path(self, role: str) -> Path:
+        """Return where the bell of a reader is that waits on a descriptor."""
+        return channel_directory(self._address) / f"{role}.bell"
 
     def bind(self) -> None:
         """Bind both sockets, for peers to connect to, until `all_came`.

@@ -41,15 +41,18 @@ class Step:
 
     @property
     def capacity_per_s(self) -> float:
-        """Return the rate of all writers together. Each one's own time would not do: who writes while others do not
-        write yet, or no longer, is faster than beside them.
+        """Return the rate flat out, of all writers together: what they began to write within the planned window.
+
+        What a writer is at when the window begins does not count, what it is at when the window ends does; so a long
+        wait at either end makes no difference, and channels that are full at both add nothing. When the writers really
+        began and ended would not do: one that waits for room would shorten or lengthen the time of all.
         """
-        end_ns = max(each.end_ns for each in self.offered)
-        return 1e9 * sum(each.count for each in self.offered) / (end_ns - self._begin_ns)
+        return 1e9 * self.count / self.window_ns
 
     @property
-    def _begin_ns(self) -> int:
-        return min(each.begin_ns for each in self.offered)
+    def count(self) -> int:
+        """Return how many messages belong to the window."""
+        return sum(each.count for each in self.offered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +84,8 @@ class Receipts:
             times_all: whether the window flat out has times, too.
         """
         writers = len(step.offered)
-        begin_ns = max(each.begin_ns for each in step.offered)
-        end_ns = min(each.end_ns for each in step.offered)
         peer = self.numbers % writers if by_writer else self.taker
         peers = writers if by_writer else int(self.taker.max(initial=0)) + 1
-        among = (self.received_ns >= begin_ns) & (self.received_ns < end_ns)
         last = np.array([each.first + writers * each.count for each in step.offered])
         first = np.array([each.first for each in step.offered])
         writer = self.numbers % writers
@@ -94,21 +94,22 @@ class Receipts:
         in_order = np.flatnonzero(own)[np.argsort(self.intended_ns[own], kind="stable")]
         times = (self.received_ns - self.intended_ns)[in_order]
         batch_ns = 1e9 * batch * writers / step.offered_per_s if step.offered_per_s else 0.0
-        span_s = (end_ns - begin_ns) / 1e9
-        due_count = max(1.0, (step.offered_per_s or 0.0) * span_s - batch * writers)
+        end_ns = np.array([each.begin_ns for each in step.offered])[writer] + step.window_ns
+        timely_count = int(np.count_nonzero(own & (self.received_ns < end_ns)))
+        due_count = max(1, step.count - batch * writers)
         return PatternWindow(
             load_ratio=step.load_ratio,
             offered_per_s=step.offered_per_s,
-            rate_per_s=float(among.sum()) / span_s if span_s > 0 else 0.0,
-            is_held=is_flat_out or is_held(times, step.window_ns, batch_ns, int(among.sum()) / due_count),
-            peer_counts=tuple(map(int, np.bincount(peer[among], minlength=peers))),
+rate_per_s=step.capacity_per_s if is_flat_out else 1e9 * timely_count / step.window_ns,
+            is_held=is_flat_out or is_held(times, step.window_ns, batch_ns, timely_count / due_count),
+            peer_counts=tuple(map(int, np.bincount(peer[own], minlength=peers))),
             wait=None if is_flat_out and not times_all else quantiles(times),
             slowest_p99_ns=None if is_flat_out or not by_writer else slowest_p99_ns(times, peer[in_order], peers),
         )
 
 
 def is_held(times_ns: Column, window_ns: float, batch_ns: float, arrived_ratio: float) -> bool:
-    """Return whether an offered rate was held: nearly all that was due in the window arrived in it, and of the last
+    """Return whether an offered rate was held: nearly all messages of the window arrived in it, and of the last
     quarter of the messages, at least one had hardly to wait.
 
     A backlog that is still there at the end, in the channel or before it, would grow with the window.
@@ -117,7 +118,7 @@ def is_held(times_ns: Column, window_ns: float, batch_ns: float, arrived_ratio: 
         times_ns: receipt − intended send time, in the order of the latter.
         window_ns: length of the window.
         batch_ns: from one batch of a writer to the next; what takes less is no backlog.
-        arrived_ratio: messages that arrived in the window over those that were due, less a batch of each writer, which
+        arrived_ratio: messages of the window that arrived in it over all of them less a batch of each writer, which
             may be under way at its end.
     """
     last = times_ns[-max(1, len(times_ns) // 4) :]

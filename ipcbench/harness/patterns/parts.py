@@ -54,6 +54,7 @@ class Offered:
     """Number of the window's first message; the next one of this writer has this plus the number of writers."""
     count: int
     begin_ns: int
+    """When the window began for this writer: as planned, or when it learned of it later."""
     end_ns: int
     """After the last write."""
 
@@ -92,11 +93,12 @@ class Offering:
         Raises:
             TransportError: as of the endpoint.
         """
+        own_begin_ns = max(begin_ns, now_ns())
         set_phase(self._messages, Phase.WARMUP)
         if not rate_per_s:
             self._flat_out(begin_ns)
         set_phase(self._messages, phase)
-        first, before, own_begin_ns = self._next_number, self._sent_count, max(begin_ns, now_ns())
+        first, before = self._next_number, self._sent_count
         self._meter.start()
         if rate_per_s:
             self._paced(own_begin_ns, window_ns, 1e9 / rate_per_s)

@@ -195,7 +195,7 @@ class PatternTrial(Trial):
         windows = tuple(receipts.window(step, self._trial.batch, by_writer=by_writer) for step in self._steps)
         reason = self._judge(delivered, torn)
         if not (reason or windows[0].rate_per_s):
-            reason = "no message came while all writers were writing flat out"
+            reason = "no writer wrote anything flat out within its window"
         result = TrialResult(
             trial_id=self._trial_id,
             spec=self._trial,

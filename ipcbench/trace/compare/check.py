@@ -45,8 +45,8 @@ class CheckResult:
     """One condition on one method.
 
     Attributes:
-        value: None if none of the method's calls was timed.
-        holds: whether the condition holds, which is a failure.
+        value: None if nobody knows.
+        holds: whether the condition holds, or may hold for calls whose failures nobody counted; it is then a failure.
         remark: a caveat about the figure; may be empty.
     """
 
@@ -116,15 +116,28 @@ def _some(names: dict[str, object] | dict[str, Method] | dict[str, None]) -> str
 
 def _result(trace: Methods, condition: Condition, method: Method) -> CheckResult:
     value, remark = _value(trace, condition, method)
-    holds = value is not None and _OPERATORS[condition.compare](value, condition.limit)
+    cannot_tell = condition.quantity == "errors"  # a gate that cannot tell must not pass
+    holds = cannot_tell if value is None else _OPERATORS[condition.compare](value, condition.limit)
     return CheckResult(condition, method.name, value, holds, remark)
 
 
 def _value(trace: Methods, condition: Condition, method: Method) -> tuple[float | None, str]:
     """Return the figure and a caveat about it."""
     sums, quantity = method.sums, condition.quantity
-    if quantity in {"calls", "errors"}:
-        return float(sums.calls_count if quantity == "calls" else sums.failed_count), ""
+    if quantity == "calls":
+        return float(sums.calls_count), ""
+    some = f"of the {sums.timed_count:,} timed calls only" if sums.untimed_count else ""
+    if quantity == "errors":
+        fails = _OPERATORS[condition.compare](sums.failed_count, condition.limit)
+        is_sure = not some or (fails and condition.compare.startswith(">"))  # more may have failed, not fewer
+        return (float(sums.failed_count), some) if is_sure else (None, "calls that were only counted may have failed")
+    value, remark = _of_timed(trace, condition, method)
+    return value, remark or some
+
+
+def _of_timed(trace: Methods, condition: Condition, method: Method) -> tuple[float | None, str]:
+    """Return a figure of the timed calls, and a caveat about it."""
+    sums, quantity = method.sums, condition.quantity
     if not sums.timed_count:
         return None, "no call was timed"
     if match := _TIME.fullmatch(quantity):

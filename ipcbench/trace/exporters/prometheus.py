@@ -102,7 +102,12 @@ def _single(value: Callable[[MethodTotals], int | None]) -> Callable[[str, Metho
 _FAMILIES: Final[tuple[tuple[str, str, str, Callable[[str, MethodTotals], Iterator[str]]], ...]] = (
     ("call_duration_seconds", "histogram", "How long timed calls took.", _buckets),
     ("stage_seconds_total", "counter", "Time in each stage of timed calls.", _stage_lines),
-    ("failed_calls_total", "counter", "Calls that ended with an error.", _single(lambda totals: totals.failed_count)),
+    (
+        "failed_calls_total",
+        "counter",
+        "Calls that ended with an error; none for methods of which some were only counted.",
+        _single(lambda totals: None if totals.untimed_count else totals.failed_count),
+    ),
     ("untimed_calls_total", "counter", "Calls that were only counted.", _single(lambda totals: totals.untimed_count)),
     (
         "sent_bytes_total",

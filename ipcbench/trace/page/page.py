@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -18,6 +17,7 @@ from ipcbench.trace.readers.everything import find
 from ipcbench.trace.report import render
 from ipcbench.trace.report.phrases import localized
 from ipcbench.trace.report.render import Report
+from ipcbench.trace.report.shares import is_known
 from ipcbench.trace.report.sums import MethodSums
 from ipcbench.trace.report.words import Language
 from ipcbench.trace.report.words import word as report_word
@@ -95,7 +95,7 @@ def verdict(report: Report, sample: Sample, language: Language) -> Headline:
     if total_ns <= 0:
         return Headline(word("verdict untimed", language, calls=calls))
     longest = max(methods, key=lambda method: times_ns[method.role, method.name])
-    if any(math.isinf(sums.total_error_ratio) for _, sums in _all_sums(report, methods)):
+    if not all(is_known(sums) for _, sums in _all_sums(report, methods)):
         return Headline(word("verdict few", language, calls=calls))
     is_estimate = any(method.sums.untimed_count for method in methods)
     share = format_percent(times_ns[longest.role, longest.name] / total_ns)
@@ -140,10 +140,11 @@ def _badges(report: Report, sample: Sample, language: Language) -> Iterator[Badg
     groups = report.gathered.sums.groups
     calls = _calls_count(sample)
     failed = sum(sums.failed_count for group in groups for sums in group.methods.values())
+    least = "≥ " if any(group.calls_count > group.timed_count for group in groups) else ""
     damaged = report.gathered.notes.damaged_count
     yield Badge(word("calls", language, count=f"{calls:,}"), "plain", "figures")
     if failed:
-        yield Badge(word("failed", language, count=f"{failed:,}"), "bad", "figures")
+        yield Badge(word("failed", language, count=f"{least}{failed:,}"), "bad", "figures")
     if damaged:
         yield Badge(word("damaged", language, count=f"{damaged:,}"), "warn", "audit")
     if report.objections:

@@ -40,6 +40,7 @@ from ipcbench.trace.format import (
 )
 from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Keys, Notes, Segment, printable
 from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned, transport_of
+from ipcbench.trace.readers.weights import MOST_UNTIMED, weights_of
 from ipcbench.trace.schema import CLIENT, COUNTED, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
 from ipcbench.util.files import as_store_errors, regular
 
@@ -52,7 +53,7 @@ _MOST_PENDING = 256
 _LARGEST = 2**62
 _CHANCE = 50  # so few calls that sampling should have left out may all have a record
 _MAX_BLOCK_BYTES = 2**20
-_MOST_UNTIMED = 2**40
+
 _LONGEST_NAME_BYTES = 4096
 _MOST_NAMES = 10_000
 """A recorder writes fewer and none longer; a damaged file may say anything."""
@@ -106,7 +107,7 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
             ids = ((offsets - HEADER_BYTES) // RECORD_BYTES).astype(np.int64)
             sampled = whole & (kinds == SAMPLED)
             notes.left_out[path] += _left_out(records, calls, sampled, facts)
-            weights = _weights(records, calls, sampled, pending)
+            weights = weights_of(records, calls, sampled, pending)
             if not calls.all():
                 notes.counts["torn records"] += int(np.count_nonzero(~whole & (kinds != 0)))
                 _learn(records[whole & (kinds == NAME)], names, pieces)
@@ -165,67 +166,13 @@ def _left_out(
     """Return how many more calls the records tell of, at least: those that were only counted, and the half of what
     sampling must have left out by chance. Of calls that others ask for, these may have chosen.
     """
-    told, period = int(np.minimum(records["sent"][sampled], _MOST_UNTIMED).sum()), facts.get("sample")
-    if not isinstance(period, int) or not 1 < period < _MOST_UNTIMED or facts.get("budget"):
+    told, period = int(np.minimum(records["sent"][sampled], MOST_UNTIMED).sum()), facts.get("sample")
+    if not isinstance(period, int) or not 1 < period < MOST_UNTIMED or facts.get("budget"):
         return told
     roles = records["role"][calls]
     kept = (records["flags"][calls] & KEPT != 0)[(roles != SERVER_SIDE) & (roles != RECEIVER)]
     kept_count = int(kept.sum())
     return told + max(0, (len(kept) - kept_count) * (period - 1) // 2 - kept_count - _CHANCE)
-
-
-def _weights(
-    records: npt.NDArray[Any],
-    calls: npt.NDArray[np.bool_],
-    sampled: npt.NDArray[np.bool_],
-    pending: dict[int, float],
-) -> npt.NDArray[np.float64] | None:
-    """Return for how many calls that were only counted each record stands; None if for none.
-
-    The calls of an interval, which ends with a record of the kind SAMPLED, are shared out among the records of the same
-    call site in it; those of an interval without one, among the next ones. Half of what lies behind a record, and half
-    of what lies before it, is its share: calls may become longer and longer, or shorter. Where the recorder has found
-    them changed at once, the end of the interval is marked: nothing before it is shared out among those behind it.
-
-    Args:
-        records: in the order of the file.
-        calls: which of them are calls.
-        sampled: which of them end intervals.
-        pending: call site → calls that were not shared out yet; changed.
-    """
-    if not sampled.any():
-        return None
-    weights = np.zeros(len(records))
-    sites = (records["method"].astype(np.int64) << 34) | (records["schema"].astype(np.int64) << 18)
-    sites |= (records["peer"].astype(np.int64) << 2) | (records["role"] & 3)
-    chosen = calls & (records["flags"] & KEPT == 0)
-    for site in np.unique(sites[sampled]).tolist():
-        mine = np.flatnonzero((sites == site) & (chosen | sampled))
-        ends = sampled[mine]
-        interval: Ints = np.cumsum(ends) - ends
-        places = mine[~ends]
-        of_call: Ints = interval[~ends]
-        counts = np.bincount(of_call, minlength=int(ends.sum()) + 1)
-        shares, left = np.zeros(len(counts)), pending.pop(site, 0.0)
-        is_change = records["recv"][mine[ends]] > 0
-        for number, untimed in enumerate(records["sent"][mine[ends]].tolist()):
-            left += untimed if untimed < _MOST_UNTIMED else 0
-            latest = number if counts[number] or not is_change[number] else _latest(counts[:number])
-            if counts[latest]:
-                shares[latest], left = shares[latest] + left / counts[latest], 0.0
-        pending[site] = left
-        behind = shares[of_call]
-        changes_count: Ints = np.concatenate([[0], np.cumsum(is_change)])[of_call]
-        is_last = np.concatenate([np.diff(changes_count) > 0, [True]]) if len(places) else np.zeros(0, bool)
-        before = np.concatenate([behind[:1] * 0.0, np.where(is_last, 0.0, behind)[:-1]])
-        weights[places] = (np.where(is_last, 2.0 * behind, behind) + before) / 2.0
-    return weights
-
-
-def _latest(counts: Ints) -> int:
-    """Return the number of the latest interval with records; that of the first interval if there is none."""
-    found = np.flatnonzero(counts)
-    return int(found[-1]) if len(found) else 0
 
 
 def segment_of(path: Path, facts: dict[str, Any], role: int, transport: str = "") -> Segment:

@@ -136,20 +136,26 @@ class TraceFiles:
         self.problem = ""
         self._boot = _BOOT
         self.boot = BOOT
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew in the child after a fork: a thread that it does not have may have held the lock."""
+        self._room = threading.RLock()  # of all threads, one at a time takes of what is left of `max_bytes`
 
     def new_segment(self, thread: ThreadFiles, full_bytes: int) -> SegmentWriter | None:
         """Make a thread's next segment after a full one of `full_bytes`; None if it cannot be made."""
         size = min(_LARGEST_SEGMENT_BYTES, max(_FIRST_SEGMENT_BYTES, 2 * full_bytes))
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            taken = _size_bytes(self.folder)
-            room = self.max_bytes - taken - min(self.max_bytes // 4, _HISTOGRAMS_ROOM_BYTES)
-            size = min(size, room // HEADER_BYTES * HEADER_BYTES)
-            if size < 2 * HEADER_BYTES:
-                self._report(f"the folder holds {taken:,} bytes; {self.max_bytes:,} are allowed")
-                return None
-            facts = self._facts()
-            made = self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts))
+            with self._room:
+                taken = _size_bytes(self.folder)
+                room = self.max_bytes - taken - min(self.max_bytes // 4, _HISTOGRAMS_ROOM_BYTES)
+                size = min(size, room // HEADER_BYTES * HEADER_BYTES)
+                if size < 2 * HEADER_BYTES:
+                    self._report(f"the folder holds {taken:,} bytes; {self.max_bytes:,} are allowed")
+                    return None
+                facts = self._facts()
+                made = self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts))
         except Exception as error:  # of whatever the program has put into the way, such as hooks that refuse files
             if raised_by_handler(error):
                 raise

@@ -123,6 +123,7 @@ class Recorder(HotRecorder[Call]):
 
     def renew(self) -> None:
         """Continue in the child after a fork, with new files."""
+        self._files.renew()
         self._lock = threading.RLock()  # another thread may have held the old one, and does not exist here
         for thread in list(self._threads):
             thread.renew()

@@ -16,6 +16,8 @@ from typing import Any
 from ipcbench.trace.format import (
     CALL,
     ENDPOINT_MARK,
+    ENDS,
+    ENDS_LATE,
     MARKER,
     NAME,
     NAME_BYTES,
@@ -95,7 +97,7 @@ class CallSite(HotCallSite):
             self.thread.make_histograms(self)
 
     def be_late(self) -> None:
-        self.thread.end_interval()
+        self.thread.end_interval(self)
 
 
 class _LateHistograms:
@@ -195,15 +197,18 @@ class ThreadRecorder:
         for each in list(self.call_sites.values()):
             each.plan(self.period, self.untimed, self._decide_ns)
 
-    def end_interval(self) -> None:
-        """Separate the calls so far from those to come: no record of these stands for those."""
-        self._passed_count += self.count_untimed(is_end=True)
+    def end_interval(self, late: CallSite) -> None:
+        """Separate the calls so far from those to come: no record of these stands for those. The next one of a call
+        site is late: it is chosen for the time that has passed, and so stands only for the few that it is chosen from.
+        """
+        self._passed_count += self.count_untimed(is_end=True, late=late)
 
-    def count_untimed(self, is_end: bool = False) -> int:
+    def count_untimed(self, is_end: bool = False, late: CallSite | None = None) -> int:
         """Say for how many calls the latest records stand; return how many calls there were since the last time.
 
         Args:
             is_end: say so also where there is no record since the last time: those before stand for them.
+            late: the call site whose next record is late, see `end_interval`.
         """
         calls_count = 0
         for call_site in list(self.call_sites.values()):
@@ -218,19 +223,20 @@ class ThreadRecorder:
             call_site.unweighted_count += untimed_count
             has_timed = passed_count > untimed_count
             # Also for none: records that stand for no others must not stand for those of the next interval.
-            if (has_timed and self.governor is not None) or (is_end and call_site.unweighted_count):
-                self._weigh(call_site, is_end)
+            is_due = (has_timed and self.governor is not None) or (is_end and call_site.unweighted_count)
+            if is_due or call_site is late:
+                self._weigh(call_site, ENDS_LATE if call_site is late else ENDS if is_end else 0)
         return calls_count
 
-    def _weigh(self, call_site: CallSite, is_end: bool) -> None:
-        """Say for how many calls the latest records of a call site stand."""
+    def _weigh(self, call_site: CallSite, ending: int) -> None:
+        """Say for how many calls the latest records of a call site stand, and how this interval ends."""
         offset = self.take_slot(call_site)
         if offset is None:
             return
         head, at_ns = PACK_HEAD(SAMPLED, 0, 1, call_site.schema.role, *call_site.ids, 0, 0), now_ns()
         with suppress(ValueError):  # another thread has just closed the segment
             PACKERS[1](self.segment.buffer, offset, head, *OWN_TRACE, 0, at_ns, at_ns, call_site.unweighted_count,
-                       is_end, offset ^ MARKER)  # fmt: skip
+                       ending, offset ^ MARKER)  # fmt: skip
             call_site.unweighted_count = 0
 
     def call_site(self, method: str, schema: Schema, peer: str) -> CallSite:

@@ -6,10 +6,9 @@ what can be saved is scaled to all calls.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -57,21 +56,15 @@ def findings(groups: list[GroupSums], notes: Notes, rules: str) -> list[TraceFin
         found = [finding for group in groups for rule in _SEED_RULES for finding in rule(group)]
     else:
         least_ns = LEAST_STAKE_RATIO * sum(group.total_ns for group in groups)
-        large = [group for group in groups if group.total_ns >= least_ns]
-        found = [_bounded(finding, group) for group in large for rule in _RULES for finding in rule(group)]
+        large = [group for group in groups if group.total_ns >= least_ns and _at_stake(group)]
+        found = [finding for group in large for rule in _RULES for finding in rule(group)]
         found += [finding for group in groups for finding in _r12_failed(group)]
         found += [*_r11_cost(large, notes), *_notes_rules(groups, notes)]
     return sorted(found, key=lambda finding: -(finding.gain_ns or 0.0))
 
 
-_MOST_ERROR_RATIO = 0.5
-"""Of an estimated total on which a bound may still be built."""
-
-
-def _bounded(finding: TraceFinding, group: GroupSums) -> TraceFinding:
-    """Return the finding, without a bound on the gain where nobody knows how long the calls took."""
-    return finding if group.total_error_ratio <= _MOST_ERROR_RATIO else replace(finding, gain_ns=None)
-
+_MOST_ERROR_RATIO = 0.1
+"""Of an estimated total on which a finding may still be built."""
 
 Sums: TypeAlias = GroupSums | MethodSums
 
@@ -89,8 +82,9 @@ _Rule: TypeAlias = Callable[[_Part], Iterator[TraceFinding]]
 
 
 def _at_stake(sums: Sums) -> bool:
-    """Return whether there are enough timed calls for a finding."""
-    return sums.timed_count >= LEAST_CALLS and sums.total_ns > 0 and math.isfinite(sums.total_error_ratio)
+    """Return whether there are enough timed calls for a finding, and their time in each stage is known well enough."""
+    errors_ns = (*sums.stage_errors_ns, sums.total_error_ratio * sums.total_ns)
+    return sums.timed_count >= LEAST_CALLS and sums.total_ns > 0 and max(errors_ns) <= _MOST_ERROR_RATIO * sums.total_ns
 
 
 def _by_method(rule: _Rule) -> Callable[[GroupSums], Iterator[TraceFinding]]:
@@ -296,7 +290,7 @@ def _r13_straggler(group: GroupSums) -> Iterator[TraceFinding]:
         return
     for method, sums in group.methods.items():
         means = {name: (count, ns / count) for name, (count, ns) in sums.workers.items() if count >= LEAST_CALLS}
-        if len(means) < 3 or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:
+        if len(means) < 3 or not _at_stake(sums) or sums.total_ns < LEAST_STAKE_RATIO * group.total_ns:
             continue
         median = float(np.median([mean for _, mean in means.values()]))
         name, (count, mean) = max(means.items(), key=lambda item: item[1][1])

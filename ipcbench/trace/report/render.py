@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,7 +17,14 @@ from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.findings import TraceFinding, findings
 from ipcbench.trace.report.gather import Gathered
 from ipcbench.trace.report.phrases import localized
-from ipcbench.trace.report.shares import is_known, mean_text, share_text, stage_fields, stage_shares, total_text
+from ipcbench.trace.report.shares import (
+    is_known,
+    mean_text,
+    share_text,
+    stage_fields,
+    stage_shares,
+    total_text,
+)
 from ipcbench.trace.report.split import Split
 from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
@@ -84,10 +90,9 @@ def _moved(sums: MethodSums | GroupSums) -> str:
         return _scaled(moved, _MIB, ",.1f")
     if known < sums.timed_count:
         return f"≥ {moved / _MIB:,.1f}"
-    error = sums.moved_error_bytes
-    if not error < moved:
+    if not sums.moved_is_known:
         return f"≥ {(sums.sized_sent_bytes + sums.sized_recv_bytes) / _MIB:,.1f}"
-    return f"≈ {moved / _MIB:,.1f} ± {error / _MIB:,.1f}"
+    return f"≈ {moved / _MIB:,.1f} ± {sums.moved_error_bytes / _MIB:,.1f}"
 
 
 def _about(sums: MethodSums | GroupSums) -> str:
@@ -97,13 +102,8 @@ def _about(sums: MethodSums | GroupSums) -> str:
 
 def _speed(sums: MethodSums | GroupSums) -> str:
     """Return MiB/s: about, where some calls were only counted; a dash where those that were timed do not tell it."""
-    speed = _mib_per_s(sums)
+    speed = sums.mib_per_s
     return NOT_MEASURED if speed is None else f"{_about(sums)}{speed:,.2f}"
-
-
-def _mib_per_s(sums: MethodSums | GroupSums) -> float | None:
-    is_known = sums.calls_count == sums.timed_count or sums.moved_error_bytes < (sums.moved_bytes or 0.0)
-    return sums.mib_per_s if is_known else None
 
 
 def _method_table(group: GroupSums, language: Language) -> Table:
@@ -122,7 +122,7 @@ def _method_table(group: GroupSums, language: Language) -> Table:
                 *map(format_ms, (*quantiles, sums.histogram.max if known else None)),
                 total_text(sums) if known else NOT_MEASURED,
                 share_text(sums.total_ns / group.total_ns if is_known(group) and group.total_ns > 0 else None),
-                _scaled(sums.mean_bytes, 1024, ",.1f"),
+                NOT_MEASURED if sums.mean_bytes is None else _about(sums) + _scaled(sums.mean_bytes, 1024, ",.1f"),
                 _moved(sums),
                 _speed(sums),
             )
@@ -340,7 +340,8 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "method": name,
         "calls_count": sums.calls_count,
         "timed_count": sums.timed_count,
-        "failed_count": sums.failed_count,
+        "failed_count": sums.failed_count if sums.calls_count == sums.timed_count else None,
+        "failed_least_count": sums.failed_count,
         "sized_count": sums.sized_count,
         "mean_ns": sums.mean_ns if is_known(sums) else None,
         "p50_ns": _quantile(sums, 0.5),
@@ -349,10 +350,10 @@ def _figures(name: str, sums: MethodSums) -> dict[str, Any]:
         "max_ns": sums.histogram.max if sums.timed_count else None,
         **_totals(sums),
         "unseen_ratio": sums.unseen_ratio,
-        "sent_bytes": sums.sent_bytes if math.isfinite(sums.moved_error_bytes) else None,
-        "recv_bytes": sums.recv_bytes if math.isfinite(sums.moved_error_bytes) else None,
-        "moved_error_bytes": _known(sums.moved_error_bytes),
-        "throughput_mib_per_s": _mib_per_s(sums),
+        "sent_bytes": sums.sent_bytes if _has_sum(sums) else None,
+        "recv_bytes": sums.recv_bytes if _has_sum(sums) else None,
+        "moved_error_bytes": sums.moved_error_bytes if _has_sum(sums) else None,
+        "throughput_mib_per_s": sums.mib_per_s,
         **_split_figures(sums.split),
     }
 
@@ -369,8 +370,9 @@ def _totals(sums: MethodSums | GroupSums) -> dict[str, float | None]:
     }
 
 
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+def _has_sum(sums: MethodSums | GroupSums) -> bool:
+    """Return whether the sum of bytes can be given: of calls that noted them, or estimated well enough."""
+    return sums.calls_count == sums.timed_count or sums.moved_is_known
 
 
 def _split_figures(split: Split) -> dict[str, Any]:
@@ -397,9 +399,9 @@ def _segment_values(group: GroupSums) -> dict[str, Any]:
         "timed_count": group.timed_count,
         **_totals(group),
         "unseen_ratio": group.unseen_ratio,
-        "moved_bytes": group.moved_bytes if math.isfinite(group.moved_error_bytes) else None,
-        "moved_error_bytes": _known(group.moved_error_bytes),
-        "throughput_mib_per_s": _mib_per_s(group),
+        "moved_bytes": group.moved_bytes if _has_sum(group) else None,
+        "moved_error_bytes": group.moved_error_bytes if _has_sum(group) else None,
+        "throughput_mib_per_s": group.mib_per_s,
         "stages": stage_fields(group),
         "server_ns": group.server_ns,
         "split": {

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipcbench.render.table import NOT_MEASURED
-from ipcbench.trace.report.sums import GroupSums, MethodSums
+from ipcbench.trace.report.sums import MOST_ERROR_RATIO, GroupSums, MethodSums
 from ipcbench.util.units import format_ms, format_percent
 
 
 def is_known(sums: MethodSums | GroupSums) -> bool:
-    """Return whether all calls were timed, or enough is known of the others for an estimate."""
-    return sums.timed_count > 0 and math.isfinite(sums.total_error_ratio)
+    """Return whether all calls were timed, or their time is estimated well enough to be given."""
+    return sums.timed_count > 0 and sums.total_error_ratio <= MOST_ERROR_RATIO
 
 
 def total_text(sums: MethodSums | GroupSums) -> str:
     """Return the total time in ms: an estimate, with how far it may be off, where some calls were only counted; what it
     is at least, where too few records stand for them.
     """
-    return estimate_text(sums.total_ns, sums.total_error_ratio * sums.total_ns, sums.least_ns)
+    error_ns = sums.total_error_ratio * sums.total_ns if is_known(sums) else math.inf
+    return estimate_text(sums.total_ns, error_ns, sums.least_ns)
 
 
 def estimate_text(ns: float, error_ns: float, least_ns: float) -> str:

@@ -25,6 +25,9 @@ _MOST_WORKERS = 2000
 _TOP_COUNT = 5
 OTHER = "(other)"
 
+MOST_ERROR_RATIO = 0.5
+"""By so much of it an estimate may be off that is still given."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Extreme:
@@ -126,10 +129,12 @@ class MethodSums:
     @property
     def total_error_ratio(self) -> float:
         """How far the estimate of the total may be off, as a ratio to it (95 %): 0 if all calls were timed, infinite if
-        too few of them.
+        no record stands for others.
         """
         if not self.untimed_count:
             return 0.0
+        if not self._whole.count:
+            return math.inf
         error_ns = self._whole.error_ns(self.histogram.max) * self.scale
         return error_ns / self.total_ns if self.total_ns > 0.0 else math.inf
 
@@ -137,7 +142,7 @@ class MethodSums:
     def least_ns(self) -> float:
         """What the total is at least (97.5 %)."""
         error = self.total_error_ratio
-        return max(self.timed_ns, self.total_ns * (1.0 - error)) if math.isfinite(error) else self.timed_ns
+        return max(self.timed_ns, self.total_ns * (1.0 - error))
 
     @property
     def unseen_ratio(self) -> float:
@@ -175,18 +180,24 @@ class MethodSums:
     @property
     def moved_error_bytes(self) -> float:
         """How far `moved_bytes` may be off (95 %): 0 if all calls were timed, infinite if nobody knows."""
-        return self._whole.error_bytes * self.scale if self.untimed_count else 0.0
+        if not self.untimed_count:
+            return 0.0
+        return self._whole.error_bytes * self.scale if self._whole.count else math.inf
+
+    @property
+    def moved_is_known(self) -> bool:
+        """Whether `moved_bytes` is that of all calls, and not only of those that were timed or noted it."""
+        return _moved_is_known(self)
 
     @property
     def mean_bytes(self) -> float | None:
-        """What a sized call moved; None if there are none."""
-        return (self.sized_sent_bytes + self.sized_recv_bytes) / self.sized_count if self.sized_count else None
+        """What a sized call moved; None if there are none, or too little is known of calls that were only counted."""
+        return _mean_bytes(self)
 
     @property
     def mib_per_s(self) -> float | None:
-        """What the sized calls moved in their time."""
-        moved = self.sized_sent_bytes + self.sized_recv_bytes
-        return moved / 2**20 / (self.sized_ns / 1e9) if self.sized_ns > 0 else None
+        """What the sized calls moved in their time; None as `mean_bytes`."""
+        return _mib_per_s(self)
 
     @property
     def mean_ns(self) -> float:
@@ -294,7 +305,7 @@ class GroupSums:
         """A kind of call that is rarer in its method may be missing from the estimates, where there are any; 0 if all
         calls were timed.
         """
-        estimated = [sums.unseen_ratio for sums in self.methods.values() if math.isfinite(sums.total_error_ratio)]
+        estimated = [sums.unseen_ratio for sums in self.methods.values() if sums.total_error_ratio <= MOST_ERROR_RATIO]
         return max(estimated, default=1.0)
 
     @property
@@ -345,21 +356,52 @@ class GroupSums:
         return sum(sums.sized_recv_bytes for sums in self.methods.values())
 
     @property
+    def sized_ns(self) -> float:
+        """Their time."""
+        return sum(sums.sized_ns for sums in self.methods.values())
+
+    @property
+    def moved_is_known(self) -> bool:
+        """See `MethodSums.moved_is_known`."""
+        return _moved_is_known(self)
+
+    @property
     def mean_bytes(self) -> float | None:
-        """What a sized call moved; None if there are none."""
-        count = self.sized_count
-        return (self.sized_sent_bytes + self.sized_recv_bytes) / count if count else None
+        """See `MethodSums.mean_bytes`."""
+        return _mean_bytes(self)
 
     @property
     def mib_per_s(self) -> float | None:
-        """What the sized calls moved in their time."""
-        sized_ns = sum(sums.sized_ns for sums in self.methods.values())
-        moved = self.sized_sent_bytes + self.sized_recv_bytes
-        return moved / 2**20 / (sized_ns / 1e9) if sized_ns > 0 else None
+        """See `MethodSums.mib_per_s`."""
+        return _mib_per_s(self)
 
     def stage(self, *names: str) -> float:
         """Return the time of the stages with these names, ns; absent stages count as 0."""
         return sum(ns for name, ns in zip(self.stages, self.stage_ns, strict=True) if name in names)
+
+
+def _moved_is_known(sums: MethodSums | GroupSums) -> bool:
+    moved = sums.moved_bytes
+    return (
+        sums.sized_count == sums.timed_count
+        and moved is not None
+        and sums.moved_error_bytes <= MOST_ERROR_RATIO * moved
+    )
+
+
+def _mean_bytes(sums: MethodSums | GroupSums) -> float | None:
+    if sums.calls_count > sums.timed_count:
+        return (sums.moved_bytes or 0.0) / sums.calls_count if sums.moved_is_known else None
+    return (sums.sized_sent_bytes + sums.sized_recv_bytes) / sums.sized_count if sums.sized_count else None
+
+
+def _mib_per_s(sums: MethodSums | GroupSums) -> float | None:
+    moved, ns = sums.sized_sent_bytes + sums.sized_recv_bytes, sums.sized_ns
+    if sums.calls_count > sums.timed_count:
+        if not (sums.moved_is_known and sums.total_error_ratio <= MOST_ERROR_RATIO):
+            return None
+        moved, ns = sums.moved_bytes or 0.0, sums.total_ns
+    return moved / 2**20 / (ns / 1e9) if ns > 0 else None
 
 
 class TrafficTotals:

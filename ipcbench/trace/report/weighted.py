@@ -14,8 +14,8 @@ from ipcbench.trace.readers.batch import Batch, Ints
 _LATEST = 4
 """How many of the latest calls of a process tell what those were for which no record stands."""
 
-_LEAST_WEIGHING = 10
-"""With fewer calls that stand for others, nobody knows how far an estimate may be off."""
+_LEAST_WEIGHING = 20
+"""With fewer calls that stand for others, all others may be as long as the longest."""
 
 
 @dataclass(slots=True)
@@ -103,9 +103,8 @@ class WeightedSums:
         )
 
     def error_ns(self, longest_ns: float) -> float:
-        """How far the estimate of their time may be off (95 %), if none was longer; infinite if too few stand for them.
-        As many as may be of a kind that was not seen count as long as that: `unseen_ratio` says how rare longer ones
-        would have to be.
+        """How far the estimate of their time may be off (95 %), if none was longer. As many as may be of a kind that
+        was not seen count as long as that: `unseen_ratio` says how rare longer ones would have to be.
         """
         return math.hypot(self._error(self.time, longest_ns), self.more_ns)
 
@@ -121,9 +120,8 @@ class WeightedSums:
         return math.hypot(self._error(self.moved, self.most_moved_bytes), self.more_bytes)
 
     def _error(self, variance: Variance, largest: float) -> float:
-        if self.weighing_count < _LEAST_WEIGHING:
-            return math.inf
-        return math.hypot(variance.error, self.unseen_ratio * self.count * largest)
+        unseen_ratio = self.unseen_ratio if self.weighing_count >= _LEAST_WEIGHING else 1.0
+        return math.hypot(variance.error, unseen_ratio * self.count * largest)
 
     @property
     def unseen_ratio(self) -> float:

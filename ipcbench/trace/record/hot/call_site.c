@@ -46,7 +46,7 @@ static double call_site_random(HotCallSite *self) {
     return (double)((mixed ^ mixed >> 31) >> 11) * 0x1p-53;
 }
 
-enum { SOON = 8 }; /* calls, from which the next one to be timed is chosen if that is overdue; as in python.py */
+enum { LATE_CHOICE = 8 }; /* as in format.py */
 
 static void call_site_draw(HotCallSite *self) {
     int64_t count = 1 + (int64_t)(call_site_random(self) * (double)(2 * self->period - 1));
@@ -59,7 +59,7 @@ static void call_site_draw(HotCallSite *self) {
 
 /* Time one of the next calls: since the latest look, calls have become rarer, or longer. */
 static bool call_site_be_late(HotCallSite *self) {
-    int64_t left = (int64_t)(call_site_random(self) * SOON);
+    int64_t left = (int64_t)(call_site_random(self) * LATE_CHOICE);
     self->late_ns = 0;
     PyObject *done = PyObject_CallMethod((PyObject *)self, "be_late", NULL);
     Py_XDECREF(done);

@@ -20,6 +20,7 @@ from ipcbench.trace.format import (
     HEADER_BYTES,
     HISTOGRAMS_BYTES,
     LAST_OCTAVE,
+    LATE_CHOICE,
     MARKER,
     OWN_TRACE,
     PACK_SUMS,
@@ -39,8 +40,6 @@ _Call = TypeVar("_Call")
 _SUMS_AT = (HEADER_BYTES + CELL_BYTES, HEADER_BYTES + SUM_CELLS // 2 * CELL_BYTES)
 _MAX_SUM = 2**64 - 1
 _MAX_BYTES = 2**63
-_SOON = 8
-"""Calls, from which the next one to be timed is chosen if that is overdue."""
 
 
 class Slots:
@@ -367,7 +366,7 @@ class HotCallSite:
 
     def _be_late(self) -> None:
         """Time one of the next calls: since the latest look, calls have become rarer, or longer."""
-        left = int(self._random() * _SOON)
+        left = int(self._random() * LATE_CHOICE)
         self.late_ns = 0
         self.be_late()
         if left < self._untimed_left:
