@@ -100,7 +100,7 @@ class Receipts:
         return PatternWindow(
             load_ratio=step.load_ratio,
             offered_per_s=step.offered_per_s,
-rate_per_s=step.capacity_per_s if is_flat_out else 1e9 * timely_count / step.window_ns,
+            rate_per_s=step.capacity_per_s if is_flat_out else 1e9 * timely_count / step.window_ns,
             is_held=is_flat_out or is_held(times, step.window_ns, batch_ns, timely_count / due_count),
             peer_counts=tuple(map(int, np.bincount(peer[own], minlength=peers))),
             wait=None if is_flat_out and not times_all else quantiles(times),
