@@ -29,12 +29,12 @@ from ipcbench.trace.readers.own import read_segment
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_text, make_report
 from ipcbench.trace.report.shares import stage_shares
-from ipcbench.trace.report.sums import TrafficTotals
+from ipcbench.trace.report.totals import TrafficTotals
 from ipcbench.trace.report.weighted import Variance, WeightedSums
 from ipcbench.trace.schema import PIPELINE, RPC, SEND, Schema
 from ipcbench.util.clock import now_ns
 from tests.trace.logs import V3, head, rows, tq_call
-from tests.trace.made import Made
+from tests.trace.made import Made, rpc
 
 MS = 1_000_000
 
@@ -191,16 +191,18 @@ def test_shares_of_one_way_messages_are_of_nothing(tmp_path: Path) -> None:
     assert transit.split()[-1] == "–"
 
 
+def of_budgeted(folder: Path, count: int) -> Report:
+    """Return the report of so many calls of a method, of which a budget has most only counted."""
+    recorder = trace.start(folder, budget=0.0005)
+    for _ in range(count):
+        rpc(recorder, sent=100, recv=100)
+    trace.stop()
+    return of(folder)
+
+
 def test_calls_that_were_only_counted_are_in_the_totals(tmp_path: Path) -> None:
     """With a budget, totals are of all calls, and say how far they may be off."""
-    recorder = trace.start(tmp_path, budget=0.0005)
-    for _ in range(200_000):
-        with recorder.call("Matmul") as call:
-            call.serialized(100)
-            call.sent()
-            call.received(100)
-    trace.stop()
-    report = of(tmp_path)
+    report = of_budgeted(tmp_path, 200_000)
     (group,) = report.gathered.sums.groups
     sums = group.methods["Matmul"]
     assert sums.calls_count == 200_000 > sums.timed_count
@@ -499,14 +501,7 @@ def test_variation_is_that_of_all_calls(tmp_path: Path, sample: int) -> None:
 
 def test_nothing_is_estimated_from_a_few_calls(tmp_path: Path) -> None:
     """Where no total is known, no mean, no share and no stage is, either: only what the timed calls took."""
-    recorder = trace.start(tmp_path, budget=0.0005)
-    for _ in range(60):
-        with recorder.call("Matmul") as call:
-            call.serialized(100)
-            call.sent()
-            call.received(100)
-    trace.stop()
-    report = of(tmp_path)
+    report = of_budgeted(tmp_path, 60)
     (segment,) = json.loads(as_json(report))["segments"]
     (method,) = segment["methods"]
     assert 0 < method["timed_count"] < 60
