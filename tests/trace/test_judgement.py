@@ -28,7 +28,7 @@ from ipcbench.trace.readers.everything import find
 from ipcbench.trace.readers.own import read_segment
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_text, make_report
-from ipcbench.trace.report.shares import stage_shares
+from ipcbench.trace.report.shares import estimate_text, stage_shares
 from ipcbench.trace.report.totals import TrafficTotals
 from ipcbench.trace.report.weighted import Variance, WeightedSums
 from ipcbench.trace.schema import PIPELINE, RPC, SEND, Schema
@@ -593,3 +593,9 @@ def test_a_gate_on_errors_is_sure_or_says_that_it_cannot_tell(tmp_path: Path) ->
         EXPORTERS["prometheus"](find([tmp_path]), file)
     assert "ipcbench_failed_calls_total{" not in metrics.read_text()
     assert "≥ " in trace_html(of(tmp_path), [tmp_path])
+
+
+def test_a_small_error_has_a_digit() -> None:
+    assert estimate_text(3513.0, 264.0, 0.0) == "≈ 0.00351 ± 0.0003"
+    assert estimate_text(3.5e9, 2e6, 0.0) == "≈ 3,500.000 ± 2.000"
+    assert estimate_text(3.5e9, math.inf, 1e6) == "≥ 1.000"
