@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -214,7 +215,10 @@ def test_calls_that_were_only_counted_are_in_the_totals(tmp_path: Path) -> None:
     assert sums.total_error_ratio * sums.total_ns >= 0.99 * unseen_ns, (
         "as many as may be missed, as long as the longest"
     )
+    page = trace_html(report, [tmp_path])
+    assert f"the {sums.timed_count:,} timed calls of 200,000" in page
     if sums.total_error_ratio <= 0.5:  # unless one call was long, on a busy machine
+        assert re.search("200,000 calls took ≈ [0-9.]+ ms ± ", page)
         assert f"(a kind of call rarer than 1 in {seen_count / 3:,.0f} may be missing" in as_text(report)
 
 
