@@ -37,7 +37,7 @@ _MAX_NEIGHBOURS = 1024
 _MAX_PEERS = 64
 _MAX_BATCH = 4096
 USUAL_LOADS = (0.5, 0.8, 0.95)
-_MAX_PATTERN_WINDOW_S = 5.0
+MAX_PATTERN_WINDOW_S = 5.0
 """The endpoints of a queue or fan-in keep the times of all messages."""
 
 
@@ -437,7 +437,7 @@ class SweepSpec:
             require_some(name, getattr(self, field))
             for value in getattr(self, field):
                 require_range(name, value, low, high)
-        require_range("window_s", self.window_s, 0.01, _MAX_PATTERN_WINDOW_S)
+        require_range("window_s", self.window_s, 0.01, MAX_PATTERN_WINDOW_S)
         if self.delivery != "every_message":
             raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
         if self.variants:
