@@ -40,7 +40,7 @@ USUAL_LOADS = (0.5, 0.8, 0.95)
 USUAL_P99_LIMIT_S = 0.001
 _MAX_IN_FLIGHT = 1024
 _MAX_SERVICE_S = 1.0
-_MAX_PATTERN_WINDOW_S = 5.0
+MAX_PATTERN_WINDOW_S = 5.0
 """The endpoints of a queue or fan-in keep the times of all messages."""
 
 _CODECS_OF: Mapping[str, tuple[CodecName, ...]] = {
@@ -220,7 +220,7 @@ class SweepSpec:
             require_some(name, getattr(self, field))
             for value in getattr(self, field):
                 require_range(name, value, low, high)
-        require_range("window_s", self.window_s, 0.01, _MAX_PATTERN_WINDOW_S)
+        require_range("window_s", self.window_s, 0.01, MAX_PATTERN_WINDOW_S)
         if self.delivery != "every_message":
             raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
         if self.variants:

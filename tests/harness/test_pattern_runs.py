@@ -81,6 +81,18 @@ def test_batches_go_together(tmp_path, pattern: str):
     assert {cell.setting.batch for cell in pattern_cells(run)} == {1, 16}
 
 
+def test_a_window_into_which_few_batches_fit_is_longer(tmp_path):
+    """A rate counts whole batches: of one or two in a window, nobody could tell it."""
+    sweep = raw(2**18, name="queue", pattern="queue", backends=("pipe",), peers=(1,), batches=(64,), loads=(0.5,),
+                window_s=0.01, readers=1)  # fmt: skip
+    run, _ = measure(sweep, tmp_path)
+    (trial,) = sound_trials(run)
+    flat_out, paced = trial.windows
+    assert sum(flat_out.peer_counts) >= 20 * 64
+    assert sum(paced.peer_counts) >= 9 * 64, "as long"
+    assert paced.offered_per_s == pytest.approx(0.5 * flat_out.rate_per_s)
+
+
 def test_a_backend_without_the_pattern_says_so_and_the_others_go_on(tmp_path):
     run, told = measure(tiny_pattern("queue", backends=("shm", "mpi")), tmp_path)
     sound_trials(run)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import random
+import re
 import subprocess
 import sys
 from contextlib import suppress
@@ -28,13 +29,13 @@ from ipcbench.trace.readers.everything import find
 from ipcbench.trace.readers.own import read_segment
 from ipcbench.trace.report.gather import gather
 from ipcbench.trace.report.render import Report, as_csv, as_json, as_text, make_report
-from ipcbench.trace.report.shares import stage_shares
-from ipcbench.trace.report.sums import TrafficTotals
+from ipcbench.trace.report.shares import estimate_text, stage_shares
+from ipcbench.trace.report.totals import TrafficTotals
 from ipcbench.trace.report.weighted import Variance, WeightedSums
 from ipcbench.trace.schema import PIPELINE, RPC, SEND, Schema
 from ipcbench.util.clock import now_ns
 from tests.trace.logs import V3, head, rows, tq_call
-from tests.trace.made import Made
+from tests.trace.made import Made, rpc
 
 MS = 1_000_000
 
@@ -191,16 +192,18 @@ def test_shares_of_one_way_messages_are_of_nothing(tmp_path: Path) -> None:
     assert transit.split()[-1] == "–"
 
 
+def of_budgeted(folder: Path, count: int) -> Report:
+    """Return the report of so many calls of a method, of which a budget has most only counted."""
+    recorder = trace.start(folder, budget=0.0005)
+    for _ in range(count):
+        rpc(recorder, sent=100, recv=100)
+    trace.stop()
+    return of(folder)
+
+
 def test_calls_that_were_only_counted_are_in_the_totals(tmp_path: Path) -> None:
     """With a budget, totals are of all calls, and say how far they may be off."""
-    recorder = trace.start(tmp_path, budget=0.0005)
-    for _ in range(200_000):
-        with recorder.call("Matmul") as call:
-            call.serialized(100)
-            call.sent()
-            call.received(100)
-    trace.stop()
-    report = of(tmp_path)
+    report = of_budgeted(tmp_path, 200_000)
     (group,) = report.gathered.sums.groups
     sums = group.methods["Matmul"]
     assert sums.calls_count == 200_000 > sums.timed_count
@@ -212,7 +215,10 @@ def test_calls_that_were_only_counted_are_in_the_totals(tmp_path: Path) -> None:
     assert sums.total_error_ratio * sums.total_ns >= 0.99 * unseen_ns, (
         "as many as may be missed, as long as the longest"
     )
+    page = trace_html(report, [tmp_path])
+    assert f"the {sums.timed_count:,} timed calls of 200,000" in page
     if sums.total_error_ratio <= 0.5:  # unless one call was long, on a busy machine
+        assert re.search("200,000 calls took ≈ [0-9.]+ ms ± ", page)
         assert f"(a kind of call rarer than 1 in {seen_count / 3:,.0f} may be missing" in as_text(report)
 
 
@@ -499,14 +505,7 @@ def test_variation_is_that_of_all_calls(tmp_path: Path, sample: int) -> None:
 
 def test_nothing_is_estimated_from_a_few_calls(tmp_path: Path) -> None:
     """Where no total is known, no mean, no share and no stage is, either: only what the timed calls took."""
-    recorder = trace.start(tmp_path, budget=0.0005)
-    for _ in range(60):
-        with recorder.call("Matmul") as call:
-            call.serialized(100)
-            call.sent()
-            call.received(100)
-    trace.stop()
-    report = of(tmp_path)
+    report = of_budgeted(tmp_path, 60)
     (segment,) = json.loads(as_json(report))["segments"]
     (method,) = segment["methods"]
     assert 0 < method["timed_count"] < 60
@@ -598,3 +597,9 @@ def test_a_gate_on_errors_is_sure_or_says_that_it_cannot_tell(tmp_path: Path) ->
         EXPORTERS["prometheus"](find([tmp_path]), file)
     assert "ipcbench_failed_calls_total{" not in metrics.read_text()
     assert "≥ " in trace_html(of(tmp_path), [tmp_path])
+
+
+def test_a_small_error_has_a_digit() -> None:
+    assert estimate_text(3513.0, 264.0, 0.0) == "≈ 0.00351 ± 0.0003"
+    assert estimate_text(3.5e9, 2e6, 0.0) == "≈ 3,500.000 ± 2.000"
+    assert estimate_text(3.5e9, math.inf, 1e6) == "≥ 1.000"

@@ -104,6 +104,9 @@ class PatternRecommendation:
             "tie": f" Take whichever suits you; {first.backend} has the highest figure.",
             "too few rounds": f" Measure more rounds before you choose: {self.question.command()}",
         }.get(self.outcome, "")
+        rate = self.question.rate_per_s
+        if rate is not None and self.is_verdict and first.rate_per_s is not None and first.rate_per_s.low < rate:
+            take += f" Beware: {first.backend} may not keep up with {format_significant(rate)} messages/s."
         return printable(f"For {asked}: {text}.{take}")
 
     def sections(self) -> Iterator[tuple[str, Sequence[str]]]:
@@ -258,7 +261,7 @@ def _doubt(cell: PatternCell, question: PatternQuestion) -> str:
     if cell.rate_per_s is None:
         return f"{cell.status}: {one_line(cell.reason)}"
     rate = question.rate_per_s
-    if rate is not None and cell.rounds_count >= MIN_CLAIM_ROUNDS and cell.rate_per_s.high < rate:
+    if rate is not None and cell.rounds_count >= MIN_CLAIM_ROUNDS and cell.rate_per_s.estimate < rate:
         return (
             f"too slow for {format_significant(rate)} messages/s: {rate_words(cell)} {unit_of(cell.setting)} flat out"
         )

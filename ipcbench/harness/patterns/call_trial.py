@@ -58,6 +58,12 @@ class CallTrial(PatternTrial):
         else:
             super()._take_turn()
 
+    def _too_few(self, batches: float, window_s: float) -> str:
+        return (
+            f"a client made {batches:.1f} calls in {window_s:g} s, too few for a rate: take a shorter --service, smaller "
+            "messages, or fewer clients"
+        )
+
     def _alone(self, window_s: float) -> CallCost:
         questions: dict[int, dict[str, Any]] = {
             _SERVER: {"do": "echo plain"},

@@ -96,12 +96,13 @@ class Receipts:
         batch_ns = 1e9 * batch * writers / step.offered_per_s if step.offered_per_s else 0.0
         end_ns = np.array([each.begin_ns for each in step.offered])[writer] + step.window_ns
         timely_count = int(np.count_nonzero(own & (self.received_ns < end_ns)))
-        due_count = max(1, step.count - batch * writers)
+        due_count = step.count - batch * writers
+        arrived_ratio = timely_count / due_count if due_count > 0 else 1.0
         return PatternWindow(
             load_ratio=step.load_ratio,
             offered_per_s=step.offered_per_s,
             rate_per_s=step.capacity_per_s if is_flat_out else 1e9 * timely_count / step.window_ns,
-            is_held=is_flat_out or is_held(times, step.window_ns, batch_ns, timely_count / due_count),
+            is_held=is_flat_out or is_held(times, step.window_ns, batch_ns, arrived_ratio),
             peer_counts=tuple(map(int, np.bincount(peer[own], minlength=peers))),
             wait=None if is_flat_out and not times_all else quantiles(times),
             slowest_p99_ns=None if is_flat_out or not by_writer else slowest_p99_ns(times, peer[in_order], peers),

@@ -21,7 +21,7 @@ from ipcbench.harness.trial import Trial, TrialOutcome
 from ipcbench.machine.describe import MachineLoad
 from ipcbench.registry import get_backend
 from ipcbench.results.model import EndpointResult, Integrity, TrialResult
-from ipcbench.spec import ChannelSpec, Work
+from ipcbench.spec import MAX_PATTERN_WINDOW_S, ChannelSpec, Work
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import Phase, message_bytes
 
@@ -30,6 +30,9 @@ _TELL_NS = 5_000_000
 """What a writer needs to learn when a window begins, if it gets a core at once."""
 _TRIES_COUNT = 8
 """Windows that are tried until all writers are at it together."""
+
+_LEAST_BATCHES = 20
+"""Of each writer, in the window flat out: one more or less is then 5 % of the rate."""
 
 VICTIM = 1
 """Process number of the worker that is killed."""
@@ -110,12 +113,33 @@ class PatternTrial(Trial):
 
     def _take_turn(self) -> None:
         """Measure the next window: flat out, then at each share of that rate."""
-        window_s = self._trial.window_s / self._trial.turns
         if not self._steps:
-            self._steps.append(self._measure(window_s, None, None))
+            self._steps.append(self._flat_out(self._trial.window_s / self._trial.turns))
             return
-        load = self._trial.loads[len(self._steps) - 1]
-        self._steps.append(self._measure(window_s, load, load * self._steps[0].capacity_per_s))
+        load, first = self._trial.loads[len(self._steps) - 1], self._steps[0]
+        self._steps.append(self._measure(first.window_ns / 1e9, load, load * first.capacity_per_s))
+
+    def _flat_out(self, window_s: float) -> Step:
+        """Return a window flat out; it is longer than `window_s` if too few batches fit into that for a rate, which
+        counts whole ones.
+
+        Raises:
+            TrialError: too few fit into the longest.
+        """
+        while True:
+            step = self._measure(window_s, None, None)
+            batches = step.count / (self._trial.batch * len(self._writers))
+            if self._trial.kill or batches >= _LEAST_BATCHES:
+                return step
+            if window_s >= MAX_PATTERN_WINDOW_S:
+                raise TrialError(self._too_few(batches, window_s))
+            window_s = min(MAX_PATTERN_WINDOW_S, window_s * max(2.0, 1.5 * _LEAST_BATCHES / max(1.0, batches)))
+
+    def _too_few(self, batches: float, window_s: float) -> str:
+        return (
+            f"a writer wrote {batches:.1f} batches of {self._trial.batch:,} in {window_s:g} s, too few for a rate: take "
+            "smaller ones, or smaller messages"
+        )
 
     def _measure(self, window_s: float, load: float | None, rate_per_s: float | None) -> Step:
         """Return the first of a few windows in which all writers were at it together.

@@ -72,7 +72,7 @@ def _shares(sample: Sample, language: Language) -> list[Chart]:
     return [
         Chart(
             word("shares", language),
-            word("setting", language, count=f"{sum(method.sums.calls_count for method in callers(methods)):,}"),
+            _calls_words(callers(methods), language),
             "",
             Axis(word("method", language), word("most first", language), log=False, ticks=ticks),
             Axis(word("share", language), "%", log=False),
@@ -80,6 +80,13 @@ def _shares(sample: Sample, language: Language) -> list[Chart]:
             tuple(notes),
         )
     ]
+
+
+def _calls_words(methods: Sequence[MethodSample], language: Language) -> str:
+    """Return how many calls there are, and how many of them a chart shows if some were only counted."""
+    calls = sum(method.sums.calls_count for method in methods)
+    timed = sum(method.sums.timed_count for method in methods)
+    return word("setting" if timed == calls else "setting timed", language, count=f"{calls:,}", timed=f"{timed:,}")
 
 
 def stage_times(method: MethodSample, language: Language) -> dict[str, float]:

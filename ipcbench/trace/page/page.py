@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
@@ -99,7 +100,10 @@ def verdict(report: Report, sample: Sample, language: Language) -> Headline:
         return Headline(word("verdict few", language, calls=calls))
     is_estimate = any(method.sums.untimed_count for method in methods)
     share = format_percent(times_ns[longest.role, longest.name] / total_ns)
-    total = ("≈ " if is_estimate else "") + format_duration_ns(total_ns)
+    total = format_duration_ns(total_ns)
+    if is_estimate:
+        errors_ns = (sums.total_error_ratio * sums.total_ns for _, sums in _all_sums(report, methods))
+        total = f"≈ {total} ± {format_duration_ns(math.hypot(*errors_ns))}"
     name = shown_name(localized(longest.name, language))
     lead = word("verdict", language, calls=calls, total=total, share=share, method=name)
     times = stage_times(longest, language)
@@ -111,8 +115,8 @@ def verdict(report: Report, sample: Sample, language: Language) -> Headline:
         parts.append(word("verdict save", language, finding=said))
     elif not report.findings:
         parts.append(word("verdict none", language))
-    several = len(longest.sums.stage_ns) > 1
-    return Headline(lead + ("" if language == "zh" else " ") + " ".join(parts[0 if several else 1 :]))
+    tells_stage = len(longest.sums.stage_ns) > 1 and not is_estimate  # these are of the timed calls
+    return Headline(lead + ("" if language == "zh" else " ") + " ".join(parts[0 if tells_stage else 1 :]))
 
 
 def _times_ns(report: Report, methods: Sequence[MethodSample]) -> dict[tuple[int, str], float]:

@@ -92,6 +92,7 @@ _WORDS: Final[dict[str, tuple[str, str]]] = {
     "hidden lines": ("{count} calls on further lines are not drawn.", "其他行上的 {count} 次调用未绘出。"),
     "mean": ("{time} of {total} per call on average", "平均每次 {total} 中占 {time}"),
     "setting": ("{count} calls", "{count} 次调用"),
+    "setting timed": ("the {timed} timed calls of {count}", "{count} 次调用中计时的 {timed} 次"),
     "bytes": ("B", "B"),
 }
 

@@ -26,7 +26,7 @@ from ipcbench.trace.readers.logs.zmq_log import HEADLESS
 from ipcbench.trace.readers.own import read_histograms, read_segment
 from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.report.paths import PathSums
-from ipcbench.trace.report.sums import TrafficTotals
+from ipcbench.trace.report.totals import TrafficTotals
 from ipcbench.util.files import as_store_errors, regular
 
 _OWN_SUFFIXES = (SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX)

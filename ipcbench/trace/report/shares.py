@@ -8,7 +8,10 @@ from typing import Any
 
 from ipcbench.render.table import NOT_MEASURED
 from ipcbench.trace.report.sums import MOST_ERROR_RATIO, GroupSums, MethodSums
-from ipcbench.util.units import format_ms, format_percent
+from ipcbench.util.units import format_ms, format_percent, format_significant
+
+_LEAST_SHOWN_NS = 1000
+"""What has a digit in ms with three decimals."""
 
 
 def is_known(sums: MethodSums | GroupSums) -> bool:
@@ -28,7 +31,11 @@ def estimate_text(ns: float, error_ns: float, least_ns: float) -> str:
     """Return a time in ms, with how far it may be off; what it is at least, if nobody knows."""
     if not error_ns:
         return format_ms(ns)
-    return f"≈ {format_ms(ns)} ± {format_ms(error_ns)}" if math.isfinite(error_ns) else f"≥ {format_ms(least_ns)}"
+    if math.isinf(error_ns):
+        return f"≥ {format_ms(least_ns)}"
+    if error_ns < _LEAST_SHOWN_NS:
+        return f"≈ {format_significant(ns / 1e6, 3)} ± {format_significant(error_ns / 1e6, 1)}"
+    return f"≈ {format_ms(ns)} ± {format_ms(error_ns)}"
 
 
 def mean_text(sums: MethodSums | GroupSums) -> str:
