@@ -39,7 +39,7 @@ _MAX_BATCH = 4096
 USUAL_LOADS = (0.5, 0.8, 0.95)
 USUAL_P99_LIMIT_S = 0.001
 _MAX_IN_FLIGHT = 1024
-_MAX_SERVICE_S = 1.0
+_MAX_SERVICE_S = 0.2
 MAX_PATTERN_WINDOW_S = 5.0
 """The endpoints of a queue or fan-in keep the times of all messages."""
 

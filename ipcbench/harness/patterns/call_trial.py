@@ -23,6 +23,7 @@ class CallTrial(PatternTrial):
     """Carries out a trial of rpc. Before the windows of a pattern it has one with one call at a time."""
 
     _cost: CallCost | None = None
+    _role = "client"
 
     @property
     def _writers(self) -> Sequence[int]:
@@ -60,8 +61,8 @@ class CallTrial(PatternTrial):
 
     def _too_few(self, batches: float, window_s: float) -> str:
         return (
-            f"a client made {batches:.1f} calls in {window_s:g} s, too few for a rate: take a shorter --service, smaller "
-            "messages, or fewer clients"
+            f"a client made {batches:.1f} calls in {window_s:g} s, too few for a rate: take a shorter --service, "
+            "smaller messages, or fewer clients"
         )
 
     def _alone(self, window_s: float) -> CallCost:

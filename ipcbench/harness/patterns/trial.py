@@ -61,6 +61,8 @@ class PatternTrial(Trial):
         self._steps = []
         super().open()
 
+    _role = "writer"
+
     @property
     def _peers(self) -> range:
         return range(1, self._trial.endpoints_count)
@@ -137,8 +139,8 @@ class PatternTrial(Trial):
 
     def _too_few(self, batches: float, window_s: float) -> str:
         return (
-            f"a writer wrote {batches:.1f} batches of {self._trial.batch:,} in {window_s:g} s, too few for a rate: take "
-            "smaller ones, or smaller messages"
+            f"a writer wrote {batches:.1f} batches of {self._trial.batch:,} in {window_s:g} s, too few for a rate: "
+            "take smaller ones, or smaller messages"
         )
 
     def _measure(self, window_s: float, load: float | None, rate_per_s: float | None) -> Step:
@@ -153,8 +155,8 @@ class PatternTrial(Trial):
             if step.is_together:
                 return step
         raise TrialError(
-            f"in {_TRIES_COUNT} windows of {1e3 * window_s:g} ms, a writer began when half of the time was over: take "
-            "fewer writers, or a longer --window"
+            f"in {_TRIES_COUNT} windows of {1e3 * window_s:g} ms, a {self._role} began when half of the time was over: "
+            f"take fewer {self._role}s, or a longer --window"
         )
 
     def _offer(self, window_s: float, rate_per_s: float, phase: Phase) -> tuple[Any, ...]:
