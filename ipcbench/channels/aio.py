@@ -13,16 +13,29 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakSet
 
 from ipcbench.channels import connect as blocking
 from ipcbench.channels.channel import Channel as BlockingChannel
 from ipcbench.errors import EndOfStream, EndpointClosed, TransportTimeout
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
-_LOOK_S = 0.1
-"""Interval of looks whether the other side lives: a death makes no descriptor readable."""
+_LEAST_LOOK_S, _LOOKS_PER_S = 0.1, 500
+"""Of looks whether the other side lives, since a death makes no descriptor readable: the shortest interval of each
+channel or client, and how many all of a process make, about 2 % of a core."""
 _FULL_S = 0.001
 """Interval of tries to send where there is no room."""
+_MOST_IN_A_ROW = 8
+"""Objects that may come or go before the loop's other tasks have their turn."""
+
+_looking: WeakSet[object] = WeakSet()
+"""Those that look."""
+
+
+def look_s(owner: object) -> float:
+    """Return how long `owner` may wait until it looks again whether the other side lives."""
+    _looking.add(owner)
+    return max(_LEAST_LOOK_S, len(_looking) / _LOOKS_PER_S)
 
 
 def connect(name: str, backend: str | None = None, **options: Any) -> Channel:
@@ -50,6 +63,7 @@ class Channel:
         self._descriptor: int | None = None
         self._news = asyncio.Event()
         self._connecting = asyncio.Lock()
+        self._in_a_row_count = 0
         self._is_closed = False
 
     async def _connected(self) -> BlockingChannel:
@@ -76,11 +90,10 @@ class Channel:
     async def send(self, obj: Any, timeout_s: float | None = None) -> None:
         """Send an object; see `Channel.send`."""
         channel, deadline = await self._connected(), deadline_ns(timeout_s)
-        is_sent = False
-        while not is_sent:
+        await self._give_turn()
+        while True:
             try:
-                channel.send(obj, 0.0)
-                is_sent = True
+                return channel.send(obj, 0.0)
             except TransportTimeout:
                 if deadline is not None and now_ns() >= deadline:
                     raise
@@ -89,6 +102,7 @@ class Channel:
     async def recv(self, timeout_s: float | None = None, copy: bool = True) -> Any:
         """Return the next object; see `Channel.recv`."""
         channel, deadline = await self._connected(), deadline_ns(timeout_s)
+        await self._give_turn()
         while True:
             self._news.clear()
             try:
@@ -97,10 +111,20 @@ class Channel:
                 left_s = remaining_s(deadline)
                 if left_s == 0.0:
                     raise
+            wait_s = look_s(self) if left_s is None else min(left_s, look_s(self))
+            timer = asyncio.get_running_loop().call_later(wait_s, self._news.set)
             try:
-                await asyncio.wait_for(self._news.wait(), _LOOK_S if left_s is None else min(left_s, _LOOK_S))
-            except TimeoutError:
-                continue
+                await self._news.wait()
+            finally:
+                timer.cancel()
+            self._in_a_row_count = 0
+
+    async def _give_turn(self) -> None:
+        """Let other tasks run where objects come or go without a wait: another process may never stop."""
+        self._in_a_row_count += 1
+        if self._in_a_row_count > _MOST_IN_A_ROW:
+            self._in_a_row_count = 0
+            await asyncio.sleep(0)
 
     async def value(self, timeout_s: float | None = None) -> Any:
         """Return the latest value; see `Channel.value`."""
@@ -128,6 +152,7 @@ class Channel:
     async def close(self) -> None:
         """Leave the channel; a second call does nothing."""
         self._is_closed = True
+        _looking.discard(self)
         self._unwatch()
         if self._channel is not None:
             await asyncio.to_thread(self._channel.close)

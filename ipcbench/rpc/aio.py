@@ -25,6 +25,7 @@ from typing import Any, Self
 import numpy as np
 
 from ipcbench import trace
+from ipcbench.channels.aio import look_s
 from ipcbench.errors import EndOfStream, EndpointClosed, IpcbenchError, PeerLost, TransportError, TransportTimeout
 from ipcbench.rpc import server as blocking
 from ipcbench.rpc.client import Session, open_session, outcome_of, packed_call
@@ -33,8 +34,6 @@ from ipcbench.rpc.server import Loop, Served, ServedClient
 from ipcbench.trace.record.serve import Arrival
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
-_LOOK_S = 0.1
-"""Interval of looks whether a server lives that calls wait for: a death makes no descriptor readable."""
 _FULL_S = 0.002
 
 
@@ -148,7 +147,7 @@ class Client:
     async def _look(self, session: Session) -> None:
         """See to it that the calls in flight notice the death of the server."""
         while self._session is session:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(look_s(session))
             if session.waiting:
                 self._read(session)
 

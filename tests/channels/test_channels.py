@@ -383,3 +383,28 @@ def test_asyncio_notices_a_death(name: str) -> None:
                     await channel.recv(LONG_S)
 
     asyncio.run(main())
+
+
+def test_asyncio_tasks_have_their_turns(name: str) -> None:
+    async def main() -> None:
+        turns, is_over = 0, False
+
+        async def count() -> None:
+            nonlocal turns
+            while not is_over:
+                turns += 1
+                await asyncio.sleep(0)
+
+        async with aio.connect(name, depth=64) as a, aio.connect(name) as b:
+            await _send_all(a, 1)
+            assert await b.recv(LONG_S) == 0
+            counting = asyncio.create_task(count())
+            await _send_all(a, 60)  # there is room for all
+            between = turns
+            assert [await b.recv(LONG_S) for _ in range(60)] == list(range(60))  # and all are there
+            assert between >= 5
+            assert turns - between >= 5
+            is_over = True
+            await counting
+
+    asyncio.run(main())
