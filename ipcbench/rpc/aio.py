@@ -236,6 +236,7 @@ class _AsyncLoop(Loop):
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._end.wait(), _FULL_S if waits else 1.0)
         finally:
+            self.is_stopping = True
             self.unwatch(self.bell.fileno())
             for task in self._tasks:
                 task.cancel()
@@ -269,9 +270,11 @@ class _AsyncLoop(Loop):
                 result = served.function(*args, **kwargs)
                 if inspect.isawaitable(result):
                     result = await result
-            except (KeyboardInterrupt, asyncio.CancelledError):
-                raise
             except BaseException as error:
+                if isinstance(error, KeyboardInterrupt) or (
+                    self.is_stopping and isinstance(error, asyncio.CancelledError)
+                ):
+                    raise
                 self.fail(client, number, error)
                 return
             self.reply(client, number, result, call)

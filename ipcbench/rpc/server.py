@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import selectors
 import threading
-import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from sys import getrefcount
+from traceback import format_exception
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from weakref import finalize
@@ -70,6 +70,8 @@ _TURNS = 8
 _NEVER = 2**62
 _FULL_S = 0.002
 """The same while a reply waits for room."""
+_MOST_CHARACTERS = (10_000_000, 10_000, 50)
+"""Of each of an error's texts: fewer if the message is too large; the last ones fit into any."""
 _START_S = _END_S = 5.0
 _HELLO_S = 1.0
 
@@ -413,9 +415,9 @@ class Loop:
                 if served.makes_in_place:
                     kwargs["out"] = partial(self._empty, client)
                 result = served.function(*args, **kwargs)
-            except KeyboardInterrupt:
-                raise
-            except BaseException as error:  # of the method's own; SystemExit ends that call only
+            except BaseException as error:  # SystemExit ends that call only
+                if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+                    raise
                 self.fail(client, number, error)
             else:
                 self.reply(client, number, result, call)
@@ -440,11 +442,10 @@ class Loop:
 
     def fail(self, client: ServedClient, number: int, error: BaseException) -> None:
         """Tell a client what a method raised, or why it was not called."""
-        text = str(error)
-        where = "" if isinstance(error, TransportError) else "".join(traceback.format_exception(error))
+        text, where = _texts_of(error)
         with client.lock:
-            for most in (10_000_000, 500):  # what does not fit is shortened
-                obj = [type(error).__name__, text[:most], where[-most:]]
+            for most in _MOST_CHARACTERS:
+                obj = [type(error).__name__[:most], text[:most], where[-most:]]
                 with suppress(MessageTooLarge):
                     self._send(client, client.line.sender.pack(obj, HEAD.pack(ERROR, 0, number)))
                     return
@@ -530,6 +531,17 @@ class Loop:
         self.bell.close()
         self.meeting.remove()
         self._ended.set()
+
+
+def _texts_of(error: BaseException) -> tuple[str, str]:
+    """Return an error's text and its traceback, whatever they hold and whatever making them raises."""
+    texts = []
+    for make in (str, lambda each: "" if isinstance(each, TransportError) else "".join(format_exception(each))):
+        try:
+            texts.append(make(error).encode(errors="backslashreplace").decode())
+        except Exception as failure:
+            texts.append(f"(making its text raised {type(failure).__name__})")
+    return texts[0], texts[1]
 
 
 def _warn(text: str) -> None:

@@ -116,7 +116,7 @@ def pack(obj: Any, prefix: bytes = b"", slot: Slot | None = None, what: str = "t
         head, parts = packer.pack(obj)
         if len(head) > _LARGE_HEAD_BYTES:  # there may be large bytes in it
             head, parts = packer.pack(_lifted(obj))
-    except (TypeError, ValueError, OverflowError, RecursionError, BufferError) as error:
+    except Exception as error:  # also what an object's own `__dlpack__` raises
         raise _first_failure(obj, what, error) from error
     start_bytes = len(prefix) + _PREFIX.size + len(head)
     if slot is not None:
@@ -355,7 +355,7 @@ def _first_failure(obj: Any, what: str, error: Exception) -> EncodeError:
 def _failure(obj: Any) -> Exception | None:
     try:
         _Packer().pack(obj)
-    except (TypeError, ValueError, OverflowError, RecursionError, BufferError) as error:
+    except Exception as error:
         return error
     return None
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -220,6 +221,7 @@ def test_a_client_at_whose_exit_the_server_is_there_leaves_nothing(name: str) ->
 def test_a_dead_client_is_forgotten(name: str) -> None:
     code = f"""
 import os
+import re
 from ipcbench import rpc
 client = rpc.connect({name!r}, timeout_s=30)
 client.submit("echo", 1)
@@ -517,3 +519,65 @@ def test_asyncio(name: str) -> None:
 
     asyncio.run(main())
     assert not files_of(name)
+
+
+class _Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+class _Odd:
+    def __dlpack__(self, **_: Any) -> Any:
+        raise RuntimeError("odd")
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+
+RAISED: dict[str, tuple[Callable[[], BaseException], str]] = {
+    "long": (lambda: ValueError("é€😀" * 50_000), "ValueError: é€😀"),
+    "mute": (_Mute, "_Mute"),
+    "surrogate": (lambda: ValueError("\ud800"), r"ValueError: \ud800"),
+    "interrupt": (lambda: KeyboardInterrupt("own"), "KeyboardInterrupt: own"),
+    "cancelled": (lambda: asyncio.CancelledError("own"), "CancelledError: own"),
+    "exit": (GeneratorExit, "GeneratorExit"),
+}
+
+
+def _raise(name: str) -> None:
+    raise RAISED[name][0]()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_whatever_a_method_raises_arrives(name: str, threads: int) -> None:
+    server = serving(name, max_bytes=1024, threads=threads)
+    server.method(_raise, name="fails")
+    server.method(_Odd, name="odd")
+    with server, rpc.connect(name, timeout_s=LONG_S) as client:
+        for each, (_, text) in RAISED.items():
+            with pytest.raises(RemoteError, match=f"^{re.escape(text)}"):
+                client.fails(each)
+        with pytest.raises(RemoteError, match=r"the result \(_Odd\) cannot be sent: odd"):
+            client.odd()
+        with pytest.raises(EncodeError, match=r"args\[0\] \(_Odd\) cannot be sent: odd"):
+            client.echo(_Odd())
+        assert client.echo(1) == [[1], {}]
+
+
+def test_what_a_coroutine_raises_arrives(name: str) -> None:
+    async def main() -> None:
+        server = aio.Server("shm", name, max_bytes=1024)
+
+        @server.method
+        async def fails(each: str) -> None:
+            _raise(each)
+
+        serving = asyncio.create_task(server.serve())
+        async with aio.connect(name, timeout_s=LONG_S) as client:
+            for each in set(RAISED) - {"interrupt"}:  # which ends the loop
+                with pytest.raises(RemoteError, match=f"^{re.escape(RAISED[each][1])}"):
+                    await client.fails(each)
+        server.stop()
+        await serving
+
+    asyncio.run(main())
