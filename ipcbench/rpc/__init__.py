@@ -13,6 +13,7 @@
 
 - `protocol`: what the two sides say to each other
 - `server`, `client`: the sides; `aio`: both for asyncio
+- `loop`: a server while it serves; `session`: a client's connection to one life of a server
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from ipcbench import trace
 from ipcbench.channels.aio import look_s
 from ipcbench.errors import EndOfStream, EndpointClosed, IpcbenchError, PeerLost, TransportError, TransportTimeout
 from ipcbench.rpc import server as blocking
-from ipcbench.rpc.client import Session, open_session, outcome_of, packed_call
+from ipcbench.rpc.loop import Loop, Served, ServedClient
 from ipcbench.rpc.protocol import head_of, meeting_of
-from ipcbench.rpc.server import Loop, Served, ServedClient
+from ipcbench.rpc.session import Session, open_session, outcome_of, packed_call
 from ipcbench.trace.record.serve import Arrival
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 

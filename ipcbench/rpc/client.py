@@ -2,61 +2,23 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import threading
-import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
-from dataclasses import replace
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from operator import not_
-from threading import Event
 from types import TracebackType
 from typing import Any, Self
-from weakref import finalize
 
 from ipcbench import trace
-from ipcbench.backend import Address
-from ipcbench.channels.rendezvous import LOOK_S, Lock, Rendezvous
-from ipcbench.errors import (
-    EncodeError,
-    EndOfStream,
-    EndpointClosed,
-    PeerLost,
-    RemoteError,
-    TransportError,
-    TransportTimeout,
-    UnknownMethod,
-)
-from ipcbench.registry import get_backend
-from ipcbench.rpc.protocol import (
-    BELL,
-    CALL,
-    CLIENT_PREFIX,
-    ERROR,
-    HEAD,
-    HELLO,
-    NO_CONTEXT,
-    RESULT,
-    SERVER_ROLE,
-    Line,
-    Options,
-    client_note,
-    head_of,
-    meeting_of,
-)
-from ipcbench.spec import NAME_PREFIX, ChannelSpec
-from ipcbench.sync.wait import Doorbell
+from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, RemoteError, TransportError, TransportTimeout
+from ipcbench.rpc.protocol import head_of, meeting_of
+from ipcbench.rpc.session import Session, open_session, outcome_of, packed_call
 from ipcbench.trace.record.call import NO_OP, Call
-from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
-from ipcbench.util.units import format_bytes
-from ipcbench.workload.objects import Packed, unpack
+from ipcbench.util.clock import deadline_ns, remaining_s
 
-_FALLBACK = "pipe"
-"""What carries calls where shared memory is too small: it needs none."""
 _LOOK_S = 0.1
 """How long the thread that reads for others waits before it looks whether anybody still needs it."""
 
@@ -75,167 +37,6 @@ def connect(name: str, timeout_s: float | None = None, *, copy: bool = True) -> 
         TransportError: it is another user's, or of another version.
     """
     return Client(name, timeout_s, copy)
-
-
-class Session:
-    """A client's connection to one life of a server.
-
-    Attributes:
-        meeting: where the server is found.
-        options: the server's.
-        methods: names of its methods.
-        numbers: of these.
-        line: the channels.
-        waiting: futures of the calls in flight, by number; None for one that nobody waits for any more.
-        end: closes it once.
-    """
-
-    end: Callable[[], object]
-
-    def __init__(self, meeting: Rendezvous, deadline: int | None) -> None:
-        """Make the channels, tell the server, and wait for its hello.
-
-        Raises:
-            TransportTimeout: there is none by then.
-            TransportError: it is of another version, or the channels cannot be made.
-        """
-        self.meeting = meeting
-        self._role = f"{CLIENT_PREFIX}{secrets.token_hex(4)}"
-        self._lock: Lock | None = None
-        self._pid = os.getpid()
-        self.waiting: dict[int, Any] = {}
-        self._addresses: list[Address] = []
-        with ExitStack() as undo:
-            undo.callback(self._remove)
-            self.options = self._await_server(deadline)
-            self.line = self._open()
-            undo.callback(self.line.close)
-            self._announce()
-            self.methods: list[str] = self._hello(deadline)
-            self.numbers = {name: number for number, name in enumerate(self.methods)}
-            undo.pop_all()
-
-    def _await_server(self, deadline: int | None) -> Options:
-        meeting = self.meeting
-        while True:
-            if meeting.exists() and (note := meeting.read(SERVER_ROLE)) is not None:
-                with meeting.locked(deadline):
-                    is_there = meeting.is_held(SERVER_ROLE)
-                    if is_there:
-                        self._lock = meeting.lock(self._role)
-                if is_there:
-                    return Options.from_note(meeting, note)
-            if deadline is not None and now_ns() >= deadline:
-                raise TransportTimeout(
-                    f"there is no server {meeting.name!r} on this host ({meeting.path}); start it, or wait longer"
-                )
-            Event().wait(LOOK_S)
-
-    def _open(self) -> Line:
-        options, name = self.options, f"{NAME_PREFIX}{self.meeting.name}-{self._role[-8:]}"
-        backend = get_backend(options.backend)()
-        base = {"max_message_bytes": options.max_message_bytes, "depth": options.depth, "wait": options.wait}
-        channels = [ChannelSpec(name=f"{name}{end}", **base) for end in ("-q", "-r")]  # type: ignore[arg-type]
-        try:
-            for channel in channels:
-                self._addresses.append(backend.create(channel))
-        except TransportError as error:
-            if options.backend == _FALLBACK:
-                raise
-            self._destroy()
-            backend = get_backend(_FALLBACK)()
-            most = min(options.max_message_bytes, backend.capabilities.max_message_bytes)
-            self._addresses = [backend.create(replace(channel, max_message_bytes=most)) for channel in channels]
-            warnings.warn(
-                f"calls to {self.meeting.name!r} go over {_FALLBACK}, since two channels of "
-                f"{format_bytes(options.max_message_bytes)} over {options.backend} cannot be made: {error}",
-                RuntimeWarning,
-                stacklevel=5,
-            )
-        requests, replies = self._addresses
-        with ExitStack() as undo:
-            writer = undo.enter_context(backend.open_writer(requests))
-            line = Line(writer, backend.open_reader(replies, 0))
-            undo.pop_all()
-        return line
-
-    def _announce(self) -> None:
-        self.meeting.write(self._role, client_note(*self._addresses))
-        bell = Doorbell(self.meeting.path / BELL)
-        bell.ring()
-        bell.close()
-
-    def _hello(self, deadline: int | None) -> list[str]:
-        while True:
-            left_s = remaining_s(deadline)
-            try:
-                message = self.line.reader.read(_LOOK_S if left_s is None else min(_LOOK_S, left_s))
-            except TransportTimeout:
-                with self.meeting.locked(deadline):
-                    if not self.meeting.is_held(SERVER_ROLE):
-                        raise PeerLost(f"server {self.meeting.name!r} went away") from None
-                if left_s is not None and left_s <= _LOOK_S:
-                    raise TransportTimeout(
-                        f"server {self.meeting.name!r} (process {self.options.pid}) does not answer; it may be "
-                        "stopped, or at a long call"
-                    ) from None
-                continue
-            kind, _, _ = head_of(message)
-            if kind != HELLO:
-                raise TransportError(f"server {self.meeting.name!r} says {kind} in place of a hello")
-            methods: list[str] = unpack(message, HEAD.size)["methods"]
-            return methods
-
-    def has_room(self) -> bool:
-        """Return whether there may be another call in flight."""
-        return len(self.waiting) < self.options.depth
-
-    def lost(self) -> PeerLost:
-        """Return the error for calls in flight when the server has died or stopped."""
-        return PeerLost(
-            f"server {self.meeting.name!r} (process {self.options.pid}) went away; whether calls in flight were made "
-            "is not known, and the next call looks for it again"
-        )
-
-    def close(self) -> None:
-        """Close the channels, and remove what belongs to this client."""
-        try:
-            self.line.close()
-        finally:
-            self._remove()
-
-    def _remove(self) -> None:
-        if self._pid != os.getpid():  # of a parent, which still uses it
-            return
-        self._destroy()
-        with suppress(OSError):
-            (self.meeting.path / f"{self._role}.json").unlink(missing_ok=True)
-        if self._lock is not None:
-            self._lock.release(remove=True)
-        self.meeting.remove()
-
-    def _destroy(self) -> None:
-        while self._addresses:
-            address = self._addresses.pop()
-            get_backend(address.backend)().destroy(address)
-
-
-def open_session(owner: object, meeting: Rendezvous, deadline: int | None) -> Session:
-    """Connect to the server, or to the next one if it dies meanwhile. It ends with its owner, or the interpreter.
-
-    Raises:
-        TransportTimeout: there is none by `deadline`.
-        TransportError: as `Session`.
-    """
-    while True:
-        try:
-            session = Session(meeting, deadline)
-        except PeerLost:
-            if deadline is not None and now_ns() >= deadline:
-                raise
-        else:
-            session.end = finalize(owner, session.close)
-            return session
 
 
 class _Waiting:
@@ -507,39 +308,3 @@ def _outcome(kind: int, message: memoryview) -> tuple[Any, Exception | None]:
         return outcome_of(kind, message, copy=True), None
     except (RemoteError, TransportError) as error:
         return None, error
-
-
-def packed_call(
-    session: Session, method: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any], call: Call
-) -> Packed:
-    """Return the message of a call.
-
-    Raises:
-        UnknownMethod: the server has no such method.
-        EncodeError: an argument cannot travel.
-    """
-    if method not in session.numbers:
-        raise UnknownMethod(session.meeting.name, method, session.methods)
-    head = HEAD.pack(CALL, session.numbers[method], number) + (NO_CONTEXT if call is NO_OP else call.context())
-    try:
-        packed = session.line.sender.pack([args, kwargs], head, "the call")
-    except EncodeError as error:
-        path = error.path.replace("the call[0]", "args", 1).replace("the call[1]", "kwargs", 1)
-        raise EncodeError(path, error.type_name, error.reason) from error
-    call.serialized(packed.size_bytes)
-    return packed
-
-
-def outcome_of(kind: int, message: memoryview, copy: bool) -> Any:
-    """Return the result in a reply.
-
-    Raises:
-        RemoteError: the method raised.
-        TransportError: the reply is none.
-    """
-    body = unpack(message, HEAD.size, copy)
-    if kind == ERROR:
-        raise RemoteError(*body)
-    if kind != RESULT:
-        raise TransportError(f"a message of kind {kind} is no reply")
-    return body

@@ -324,7 +324,7 @@ import os, signal
 from ipcbench import rpc
 client = rpc.connect({name!r}, timeout_s=30)
 session = client._session
-from ipcbench.rpc.client import packed_call
+from ipcbench.rpc.session import packed_call
 from ipcbench.trace.record.call import NO_OP
 for number in range(60):
     session.line.sender.write(packed_call(session, "echo", number, (bytes(500_000),), {{}}, NO_OP), 30)
