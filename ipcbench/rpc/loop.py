@@ -115,7 +115,7 @@ class Loop:
         self._known: set[str] = set()
         self.is_stopping = False
         self._ended = threading.Event()
-        self._look_ns = 0
+        self._look_ns = self._calls_count = 0
         self._selector = selectors.DefaultSelector()
         self._attempts = Attempts(_NEVER if options.wait == "block" or not has_core_each(2) else 0)
         with ExitStack() as undo:
@@ -186,18 +186,20 @@ class Loop:
             left = self.serve(recent)
 
     def _linger(self, recent: list[ServedClient]) -> list[ServedClient]:
-        """Look for a short time whether those that have just called call again, if that has paid lately; return those
-        that have.
+        """Look for a short time whether those that have just called call again, if that has paid lately; return them if
+        one has.
         """
         attempts = self._attempts
         if not recent or attempts.skips_count:
             attempts.skips_count -= bool(attempts.skips_count)
             return []
-        start_ns = before_ns = now_ns()
+        count, start_ns = self._calls_count, now_ns()
+        before_ns = start_ns
         while before_ns < start_ns + _LINGER_NS:
-            if left := self.serve(recent):
+            self.serve(recent)
+            if self._calls_count > count:
                 attempts.succeeded()
-                return left
+                return recent
             os.sched_yield()
             yielded_ns, before_ns = before_ns, now_ns()
             if before_ns - yielded_ns > _MOST_YIELD_NS:  # to a process that has nothing to do with this
@@ -233,6 +235,7 @@ class Loop:
         except TransportTimeout:
             return False
         received_ns = now_ns()
+        self._calls_count += 1
         kind, method, number = head_of(message)
         if kind != CALL or method >= len(self._methods):
             raise TransportError(f"it sent a message of kind {kind}")

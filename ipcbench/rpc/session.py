@@ -218,7 +218,7 @@ def packed_call(
         raise UnknownMethod(session.meeting.name, method, session.methods)
     head = HEAD.pack(CALL, session.numbers[method], number) + (NO_CONTEXT if call is NO_OP else call.context())
     try:
-        packed = session.line.sender.pack([args, kwargs], head, "the call")
+        packed = session.line.sender.pack([list(args), kwargs], head, "the call")
     except EncodeError as error:
         path = error.path.replace("the call[0]", "args", 1).replace("the call[1]", "kwargs", 1)
         raise EncodeError(path, error.type_name, error.reason) from error

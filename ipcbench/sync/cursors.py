@@ -263,6 +263,10 @@ class WriterCursors(Cursors):
                 else:
                     bell.ring()
 
+    def bells(self) -> tuple[int, ...]:
+        """Return the descriptors of the readers' doorbells, until `close`."""
+        return tuple(bell.fileno() for bell in self._peers_bells)
+
     def _wake(self, index: int) -> None:
         wake(self._address + (8 * READER_SLEEPS + index) // 4 * 4)
 

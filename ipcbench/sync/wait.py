@@ -48,6 +48,14 @@ _MAX_LOST_NS = 500_000
 """An attempt to poll that took longer than polling and this lost the core to another process, and did not pay, unless
 the endpoints share the cores: then its peers have probably run, and what it waited for has come."""
 
+_SWITCH_NS = 4_000
+"""A yield that takes longer has let another process run. If what the endpoint waited for is then there, its peer has
+probably run on this very core, and came later than if the endpoint had slept at once."""
+
+_SHARED_RATIO = 4
+"""By how much less of the credit such a wait takes than one in vain: two that poll on one core beside an idle one are
+moved apart sooner or later, and polling pays then."""
+
 _FIRST_PAUSE, _LONGEST_PAUSE = 65_536, 524_288
 """Waits without polling after the credit is used up, at first and at most. If a wait takes 20 µs, that is a second and
 more; waits that poll in vain are then 0.4 % of all at first, for each side, and soon 0.05 %."""
@@ -262,11 +270,12 @@ class Waiter:
         yielded, slept = self.yielded_count, self._slept_count
         return Waits(max(0, self.begun_count - yielded - slept), yielded, slept)
 
-    def sleeps_at_once(self) -> bool:
-        """Return whether the next wait should sleep and not poll; such a wait is over with that."""
+    def take_skips(self, most: int) -> int:
+        """Return how many of the next waits, this one first, should sleep and not poll; they are over with that."""
         attempts = self._attempts
-        attempts.skips_count -= bool(attempts.skips_count)
-        return bool(attempts.skips_count)
+        taken = min(most, max(0, attempts.skips_count - 1))
+        attempts.skips_count -= taken or bool(attempts.skips_count)
+        return taken
 
     def until(self, ready: Callable[[], bool], deadline: int | None) -> bool:
         """Return True as soon as `ready()` is true, False if it is not by `deadline` (ns on the clock)."""
@@ -298,33 +307,37 @@ class Waiter:
         attempts, start = self._attempts, now_ns()
         if self.looks:  # else nobody has looked early
             attempts.succeeded(self.begun_count - self._judged_count - 1)
-        ended = self._yield_briefly(ready, deadline, start)
+        ended, yielded_ns = self._yield_briefly(ready, deadline, start)
         took_ns = now_ns() - start
-        if ended and (took_ns <= self._longest_ns or not self._looks_early):
+        is_lost = took_ns > self._longest_ns and self._looks_early
+        is_shared = yielded_ns > _SWITCH_NS and self._looks_early
+        if ended and not (is_lost or is_shared):
             attempts.succeeded()
         elif self._adapts:
-            attempts.failed(took_ns)
+            attempts.failed(took_ns // _SHARED_RATIO if ended and not is_lost else took_ns)
         self._judged_count = self.begun_count
         if self._looks_early:
             self.looks = _NO_LOOKS if attempts.skips_count else _LOOKS
         return ended
 
-    def _yield_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> bool:
-        """Let others run between looks, for `yield_ns` and a few yields at least; return whether `ready()` became true.
+    def _yield_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> tuple[bool, int]:
+        """Let others run between looks, for `yield_ns` and a few yields at least; return whether `ready()` became true,
+        and how long the last yield took.
 
         A peer that shares this core runs meanwhile; where nobody does, a yield costs a fraction of a µs.
         """
         enough_ns = start + self._yield_ns
         longest_ns = start + self._longest_ns if deadline is None else min(deadline, start + self._longest_ns)
+        now = start
         for count in itertools.count(1):
             os.sched_yield()
+            before, now = now, now_ns()
             if ready():
                 self.yielded_count += 1
-                return True
-            now = now_ns()
+                return True, now - before
             if now > longest_ns or (now > enough_ns and count >= _LEAST_YIELDS):
                 break
-        return False
+        return False, 0
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
         """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""

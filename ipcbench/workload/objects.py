@@ -42,6 +42,7 @@ _LARGE_HEAD_BYTES = _PACKER_BYTES = 65_536
 _MOST_LEVELS = 512
 """So deep msgpack goes."""
 _PADDING = bytes(ALIGN)
+_MOST_KNOWN = 1024
 
 
 class Packed:
@@ -173,9 +174,8 @@ def _unpack(view: memoryview, prefix_bytes: int, copy: bool) -> tuple[Any, objec
         start = prefix_bytes + _PREFIX.size
         if not start + head_bytes <= len(view) or data_offset > -(-len(view) // ALIGN) * ALIGN:
             raise ValueError(f"a head of {head_bytes} bytes in a message of {len(view)}")
-        data = view[data_offset:]
-        parts = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
-        return _Unpacker(parts, copy).object_in(view[start : start + head_bytes]), parts
+        unpacker = _Unpacker(view, data_offset, copy)
+        return unpacker.object_in(view[start : start + head_bytes]), unpacker.parts if not copy else None
     except TransportError:
         raise
     except _DAMAGES as error:
@@ -223,7 +223,13 @@ class _Packer:
         """Return what msgpack can pack in place of an object that it cannot."""
         kind = type(obj)
         if kind is np.ndarray:
-            return self._array(obj)
+            at = -(-self._end // ALIGN) * ALIGN
+            known = _known_arrays.get((at, obj.shape, obj.dtype)) if obj.flags.c_contiguous else None
+            if known is None:
+                return self._array(obj)
+            self.parts.append(_bytes_of(obj))
+            self._end = at + obj.nbytes
+            return known
         if kind is tuple:
             return msgpack.ExtType(_TUPLE, self._packed(list(obj)))
         if isinstance(obj, np.generic):
@@ -253,7 +259,13 @@ class _Packer:
             if not array.flags.f_contiguous:
                 raise ValueError(f"the array of shape {array.shape} is not contiguous; pass numpy.ascontiguousarray(…)")
             array = array.T
-        return self._part(_ARRAY, _bytes_of(array), array.shape, _dtype_text(array.dtype), by_columns)
+        at = -(-self._end // ALIGN) * ALIGN
+        part = self._part(_ARRAY, _bytes_of(array), array.shape, _dtype_text(array.dtype), by_columns)
+        if not by_columns:
+            if len(_known_arrays) >= _MOST_KNOWN:
+                _known_arrays.clear()
+            _known_arrays[at, array.shape, array.dtype] = part
+        return part
 
     def _tensor(self, torch: Any, tensor: Any) -> msgpack.ExtType:
         if tensor.device.type != "cpu":
@@ -288,6 +300,9 @@ def _described(at: int, size_bytes: int, shape: Sequence[int], text: bytes, by_c
     count = len(shape)
     return _PART.pack(at, size_bytes, count, by_columns) + _SHAPES[count].pack(*shape) + text + _END
 
+
+_known_arrays: dict[tuple[int, tuple[int, ...], np.dtype[Any]], msgpack.ExtType] = {}
+"""What arrays became lately, by place, shape and type: most programs send the same kinds again and again."""
 
 _of_thread = threading.local()
 """Has a packer: to make one costs more than to pack a small object."""
@@ -361,17 +376,21 @@ def _failure(obj: Any) -> Exception | None:
 
 
 class _Unpacker:
-    """Unpacks one message.
+    """Unpacks one message."""
 
-    Attributes:
-        parts: the memory of the parts; what is not copied refers to it.
-    """
+    __slots__ = ("_begin", "_copy", "_parts", "_view")
 
-    __slots__ = ("_copy", "parts")
+    def __init__(self, view: memoryview, begin: int, copy: bool) -> None:
+        self._view, self._begin, self._copy = view, begin, copy
+        self._parts: np.ndarray[Any, Any] | None = None
 
-    def __init__(self, parts: np.ndarray[Any, Any], copy: bool) -> None:
-        self.parts = parts
-        self._copy = copy
+    @property
+    def parts(self) -> np.ndarray[Any, Any]:
+        """Return the memory of the parts; what is not copied refers to it."""
+        if self._parts is None:
+            data = self._view[self._begin :]
+            self._parts = np.frombuffer(data, np.uint8) if data else np.empty(0, np.uint8)
+        return self._parts
 
     def object_in(self, head: Buffer) -> Any:
         return msgpack.unpackb(head, ext_hook=self._object, strict_map_key=False)
@@ -379,11 +398,9 @@ class _Unpacker:
     def _object(self, kind: int, raw: bytes) -> Any:
         if kind == _TUPLE:
             return tuple(self.object_in(raw))
-        at, size_bytes, count, by_columns = _PART.unpack_from(raw)
-        shape = _SHAPES[count].unpack_from(raw, _PART.size)
-        text, _, rest = raw[_PART.size + 8 * count :].partition(_END)
-        if not at <= at + size_bytes <= len(self.parts):
-            raise ValueError(f"a part of {size_bytes} bytes at {at} of {len(self.parts)}")
+        at, size_bytes, shape, text, rest, by_columns = _part_in(raw)
+        if size_bytes and at + size_bytes > len(self._view) - self._begin:
+            raise ValueError(f"a part of {size_bytes} bytes at {at} of {len(self._view) - self._begin}")
         if kind == _ARRAY:
             return self._array(at, size_bytes, shape, _dtype_of(text), by_columns)
         if kind == _BYTES:
@@ -402,12 +419,14 @@ class _Unpacker:
     ) -> np.ndarray[Any, Any]:
         if not size_bytes:
             array = np.empty(shape, dtype)
+        elif self._copy:
+            array = np.ndarray(shape, dtype, self._view, self._begin + at).copy()
         else:
             array = np.ndarray(shape, dtype, self.parts, at)
-            if self._copy or not array.flags.aligned:
-                array = array.copy()
-            else:
+            if array.flags.aligned:
                 array.flags.writeable = False
+            else:
+                array = array.copy()
         if array.nbytes != size_bytes:
             raise ValueError(f"an array of shape {shape} in {size_bytes} bytes")
         return array.T if by_columns else array
@@ -428,6 +447,15 @@ class _Unpacker:
         if not raw.flags.writeable:  # torch has no others, and warns; writing to it is undefined all the same
             raw = np.ndarray((size_bytes,), _BYTE, self.parts, at)
         return torch.from_numpy(raw).view(dtype).reshape(shape)
+
+
+@lru_cache(maxsize=_MOST_KNOWN)
+def _part_in(raw: bytes) -> tuple[int, int, tuple[int, ...], bytes, bytes, bool]:
+    """Return what an extension says: as `_described` was called, and what follows."""
+    at, size_bytes, count, by_columns = _PART.unpack_from(raw)
+    shape = _SHAPES[count].unpack_from(raw, _PART.size)
+    text, _, rest = raw[_PART.size + 8 * count :].partition(_END)
+    return at, size_bytes, shape, text, rest, bool(by_columns)
 
 
 @lru_cache(maxsize=256)

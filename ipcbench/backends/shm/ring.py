@@ -15,6 +15,8 @@ from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportErr
 from ipcbench.sync.cursors import READER_SLEEPS, WRITER_SLEEPS
 from ipcbench.sync.futex import HAS_FUTEX
 
+_DOZES = 64
+"""How many waits sleep on a word before Python has a say again."""
 _WRITER_FENCES = 4
 """Word of the writer's line: set by a writer that orders each message before its look for sleepers."""
 
@@ -229,7 +231,7 @@ else:
 
         def __init__(self, address: Address, mapping: Mapping) -> None:
             super().__init__(address, mapping)
-            self._prepare(*_place_of(mapping), self._fenced, self._limit_bytes, address.channel.readers)
+            self._prepare(*_place_of(mapping), self._fenced, self._limit_bytes, self._cursors.bells())
             mapping.words[_WRITER_FENCES] = 1
 
         def _await_room(self, count: int, timeout_s: float | None) -> None:
@@ -243,8 +245,13 @@ else:
         def _too_large(self, size_bytes: int) -> NoReturn:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
 
-        def _ring_sleepers(self) -> None:
-            self._cursors.ring_sleepers()
+        def _close(self) -> None:
+            self._forget_bells()
+            super()._close()
+
+        def let_go(self) -> None:
+            self._forget_bells()
+            super().let_go()
 
         def _drop(self) -> None:
             self._release()
@@ -259,16 +266,22 @@ else:
             self._dozes = HAS_FUTEX and address.channel.wait == "block"
 
         def fileno(self) -> int:
-            self._dozes = False  # a word cannot be waited on together with others
-            return super().fileno()
+            self._dozes, self._dozes_left = False, 0  # a word cannot be waited on together with others
+            self._bell = super().fileno()
+            return self._bell
 
         def _may_look(self) -> int:
-            """Count a wait, and return how it should begin: by polling (1), sleeping on a word (2), or else (0)."""
+            """Count a wait, and return how it should begin: by polling (1), sleeping on a word (2, or more: then
+            so many later waits do so, too, and are not told here), or else (0).
+            """
             waiter = self._waiter
             waiter.begun_count += 1
             if waiter.looks:
                 return 1
-            return 2 if HAS_FUTEX and not self._cursors.is_watched and waiter.sleeps_at_once() else 0
+            if not HAS_FUTEX or self._cursors.is_watched:
+                return 0
+            skips_count = waiter.take_skips(_DOZES)
+            return 1 + skips_count if skips_count else 0
 
         def _require_no_call(self) -> None:
             if self._waits_in_c:
@@ -289,6 +302,14 @@ else:
 
         def _ring_writer(self) -> None:
             self._cursors.ring_writer()
+
+        def _close(self) -> None:
+            self._bell = -1  # first: the descriptor may then be another file's
+            super()._close()
+
+        def let_go(self) -> None:
+            self._bell = -1
+            super().let_go()
 
         def _drop(self) -> None:
             self._release()

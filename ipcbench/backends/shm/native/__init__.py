@@ -6,7 +6,7 @@ from typing import Any
 
 from ipcbench.util.native import load
 
-_CONTRACT = 6
+_CONTRACT = 7
 """Increased whenever C and Python expect something else of each other; the same as in endpoints.c."""
 
 NATIVE: Any = load("ipcbench.backends.shm.native._c", _CONTRACT)

@@ -9,16 +9,16 @@
 
 #include <errno.h>
 #include <time.h>
+#include <unistd.h>
 
 #ifdef __linux__
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 #include "ring.h"
 
-enum { CONTRACT = 6 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
+enum { CONTRACT = 7 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
 
 enum { LARGE_BYTES = 1 << 18 }; /* copying this takes longer than to let go of the GIL and to take it again */
 
@@ -28,12 +28,12 @@ enum { SPIN_NS = 10000, SPINS_PER_CLOCK = 64, BRIEF_SPINS = 48, PROMPT_SPINS = 1
 
 enum { SLICE_NS = 100000000 }; /* the longest sleep, as in ipcbench/sync/wait.py */
 
-enum { MAY_SPIN = 1, MAY_DOZE = 2 }; /* what `_may_look` returns */
+enum { MAY_SPIN = 1, MAY_DOZE = 2 }; /* what `_may_look` returns; more than MAY_DOZE: so many later waits begin with that, too */
 
 static PyObject *bytes_of, *require_some, *require_size, *timed_out; /* of ipcbench.backend, and ipcbench.errors.TransportTimeout */
 
 /* Interned names: of what the subclasses have, and of an argument. */
-static PyObject *await_room_name, *too_large_name, *ring_sleepers_name, *ring_writer_name, *await_name, *may_look_name, *message_name, *messages_name, *most_name, *size_name, *release_name, *nothing_reserved_name,
+static PyObject *await_room_name, *too_large_name, *ring_writer_name, *await_name, *may_look_name, *message_name, *messages_name, *most_name, *size_name, *release_name, *nothing_reserved_name,
     *too_much_name;
 
 typedef struct {
@@ -48,6 +48,7 @@ typedef struct {
     Endpoint endpoint;
     RingOut out; /* its `bytes` are NULL before and after the endpoint's use */
     int64_t limit_bytes;
+    int *bells;            /* descriptors that wake readers; NULL before and after the endpoint's use */
     Place found;           /* by `reserve` */
     uint64_t found_number; /* of the message that it is for; none if that is not the next one */
     PyObject *reserved;    /* the view of it */
@@ -58,7 +59,10 @@ typedef struct {
     RingIn in;
     PyObject **views; /* by entry: the last one of its payload; NULL if there are too many entries */
     int64_t sleep_byte;
+    int bell;                       /* descriptor on which the caller waits for messages, or -1 */
+    int64_t look_ns;                /* when Python is to look at the peers again */
     char dozes;                     /* whether every wait begins with `doze` */
+    long dozes_left;                /* later waits that do */
     unsigned long long dozes_count; /* waits that ended there, and how many of them Python has counted as begun */
     unsigned long long known_dozes_count;
 } RingReader;
@@ -140,18 +144,22 @@ static void futex_wake(uint32_t *word) {
 #endif
 }
 
-/* Ring the readers that sleep; false with an error. */
-static bool wake(RingWriter *self) {
-    if (self->out.ring.bytes == NULL || !ring_has_sleepers(&self->out)) return true;
-    if (ring_wake_dozing(&self->out, futex_wake)) return true;
-    PyObject *args[] = {(PyObject *)self}, *done = PyObject_VectorcallMethod(ring_sleepers_name, args, 1, NULL);
-    Py_XDECREF(done);
-    return done != NULL;
+/* Ring a doorbell; a full one has woken its reader already. */
+static void ring_bell(int bell) {
+    const ssize_t written = write(bell, "", 1);
+    (void)written;
+}
+
+/* Wake the readers that sleep. */
+static void wake(RingWriter *self) {
+    if (self->out.ring.bytes != NULL && self->bells != NULL && ring_has_sleepers(&self->out))
+        ring_wake(&self->out, futex_wake, self->bells, ring_bell);
 }
 
 /* Let Python wait until all readers have finished with so many messages; false with an error. */
 static bool await_room(RingWriter *self, uint64_t count, PyObject *timeout) {
-    return wake(self) && waited(call_with((PyObject *)self, await_room_name, count, timeout), &self->out.ring);
+    wake(self);
+    return waited(call_with((PyObject *)self, await_room_name, count, timeout), &self->out.ring);
 }
 
 /* Find a place for the next message, waiting for it if need be; false with an error. */
@@ -229,7 +237,8 @@ static PyObject *writer_write(RingWriter *self, PyObject *const *args, Py_ssize_
     if (!find_arguments("write", message_name, args, count, named, &message, &timeout)) return NULL;
     const bool done = put(self, message, timeout);
     give_up_reserved(self);
-    if (!done || !wake(self)) return NULL;
+    if (!done) return NULL;
+    wake(self);
     Py_RETURN_NONE;
 }
 
@@ -250,17 +259,10 @@ static PyObject *writer_write_many(RingWriter *self, PyObject *const *args, Py_s
     Py_DECREF(messages);
     give_up_reserved(self);
     if (written == 0 && PyErr_Occurred() == NULL && self->out.ring.bytes == NULL) return await_room(self, 0, Py_None), NULL;
+    wake(self);
     if (PyErr_Occurred() != NULL) {
-        PyObject *kind, *error, *trace;
-        PyErr_Fetch(&kind, &error, &trace);
-        const bool woken = wake(self), is_late = written > 0 && PyErr_GivenExceptionMatches(kind, timed_out);
-        if (woken && !is_late) return PyErr_Restore(kind, error, trace), NULL;
-        Py_XDECREF(kind);
-        Py_XDECREF(error);
-        Py_XDECREF(trace);
-        if (!woken) return NULL;
-    } else if (!wake(self)) {
-        return NULL;
+        if (written == 0 || !PyErr_ExceptionMatches(timed_out)) return NULL;
+        PyErr_Clear();
     }
     return PyLong_FromSsize_t(written);
 }
@@ -338,26 +340,42 @@ static PyObject *writer_commit(RingWriter *self, PyObject *const *args, Py_ssize
     ring_shrink(out, &self->found, size_bytes);
     ring_publish(out, &self->found);
     give_up_reserved(self);
-    if (!wake(self)) return NULL;
+    wake(self);
     Py_RETURN_NONE;
 }
 
-/* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, limit_bytes, readers) */
+static void forget_bells(RingWriter *self) {
+    int *bells = self->bells;
+    self->bells = NULL;
+    PyMem_Free(bells);
+}
+
+/* _forget_bells(): their descriptors may then be those of other files */
+static PyObject *writer_forget_bells(RingWriter *self, PyObject *Py_UNUSED(none)) {
+    forget_bells(self);
+    Py_RETURN_NONE;
+}
+
+/* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, limit_bytes, bells) */
 static PyObject *writer_prepare(RingWriter *self, PyObject *args) {
     RingOut out = {0};
-    PyObject *memory;
+    PyObject *memory, *bells;
     int fenced;
-    if (!PyArg_ParseTuple(args, "OLLLLLLpLi", &memory, &out.ring.count, &out.ring.entry_bytes, &out.ring.inline_bytes,
+    if (!PyArg_ParseTuple(args, "OLLLLLLpLO!", &memory, &out.ring.count, &out.ring.entry_bytes, &out.ring.inline_bytes,
                           &out.ring.start_bytes, &out.ring.arena_start, &out.ring.arena_bytes, &fenced, &self->limit_bytes,
-                          &out.readers))
+                          &PyTuple_Type, &bells))
         return NULL;
     out.ring.fenced = fenced != 0;
+    out.readers = (int)PyTuple_GET_SIZE(bells);
     self->found_number = UINT64_MAX;
     out.end_of_room = (uint64_t)out.ring.arena_bytes;
     if ((out.ends = PyMem_Calloc((size_t)out.ring.count, sizeof *out.ends)) == NULL) return PyErr_NoMemory();
     PyMem_Free(self->out.ends);
     self->out = out;
-    if (!hold(&self->endpoint, &self->out.ring, memory)) return NULL;
+    forget_bells(self);
+    if ((self->bells = PyMem_Calloc((size_t)out.readers, sizeof *self->bells)) == NULL) return PyErr_NoMemory();
+    for (int i = 0; i < out.readers; i++) self->bells[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(bells, i));
+    if (PyErr_Occurred() != NULL || !hold(&self->endpoint, &self->out.ring, memory)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -376,6 +394,7 @@ static int writer_clear(RingWriter *self) {
 static void writer_dealloc(RingWriter *self) {
     PyObject_GC_UnTrack(self);
     writer_clear(self);
+    forget_bells(self);
     PyMem_Free(self->out.ends);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -472,17 +491,36 @@ static int doze_until(RingReader *self, PyObject **timeout) {
     return 0;
 }
 
+/* Look for the next message, for a caller that waits on the doorbell if there is none; false with an error. */
+static bool look(RingReader *self) {
+    const Ring *ring = &self->in.ring;
+    char rings[256];
+    while (read(self->bell, rings, sizeof rings) == (ssize_t)sizeof rings) continue;
+    ring_set_watching(ring, self->sleep_byte);
+    barrier(ring->fenced || ring_writer_fences(ring));
+    if (ring_has_message(ring)) return true;
+    PyErr_SetString(timed_out, "no message within 0.0 s");
+    return false;
+}
+
 /* Wait for the next message, in Python if it takes long; false with an error. */
 static bool await_message(RingReader *self, PyObject *timeout) {
     const Ring *ring = &self->in.ring;
+    if (self->bell >= 0 && ring->bytes != NULL && PyFloat_CheckExact(timeout) && PyFloat_AS_DOUBLE(timeout) == 0.0) {
+        const int64_t time_ns = now_ns();
+        if (time_ns < self->look_ns && !ring_is_ended(ring)) return look(self);
+        self->look_ns = time_ns + SLICE_NS / 2;
+    }
+    const bool dozes = self->dozes || self->dozes_left > 0;
     /* A reader that is as fast as its writer is here for each message, and Python would take most of its time. */
-    for (int i = 0; !self->dozes && ring->bytes != NULL && i < BRIEF_SPINS; i++) {
+    for (int i = 0; !dozes && ring->bytes != NULL && i < BRIEF_SPINS; i++) {
         if (ring_has_message(ring)) return true;
         if (i >= PROMPT_SPINS) pause_core(); /* which takes a fifth of a half round trip */
     }
     Py_INCREF(timeout);
     int came = 0;
-    if (self->dozes) {
+    if (dozes) {
+        self->dozes_left -= !self->dozes;
         came = doze_until(self, &timeout);
         self->dozes_count += came == 1;
     }
@@ -490,7 +528,8 @@ static bool await_message(RingReader *self, PyObject *timeout) {
         const long may = may_look(self);
         if (may == -1) came = -1;
         else if (may == MAY_SPIN) came = ring->bytes != NULL && spin(&self->in);
-        else if (may == MAY_DOZE && !self->dozes) {
+        else if (may >= MAY_DOZE && !self->dozes) {
+            self->dozes_left = may - MAY_DOZE;
             came = doze_until(self, &timeout);
             self->dozes_count += came == 1;
             self->known_dozes_count += came == 1;
@@ -587,6 +626,7 @@ static PyObject *reader_prepare(RingReader *self, PyObject *args) {
                           &self->sleep_byte))
         return NULL;
     in.ring.fenced = fenced != 0;
+    self->bell = -1;
     if (in.ring.count <= MOST_VIEWS && (self->views = PyMem_Calloc((size_t)in.ring.count, sizeof *self->views)) == NULL)
         return PyErr_NoMemory();
     self->in = in;
@@ -646,6 +686,7 @@ static PyMethodDef writer_methods[] = {
      "reserve($self, size_bytes, timeout_s=None)\n--\n\nSee Writer."},
     {"commit", AS_METHOD(writer_commit), METH_FASTCALL | METH_KEYWORDS,
      "commit($self, size_bytes=None, timeout_s=None)\n--\n\nSee Writer."},
+    {"_forget_bells", (PyCFunction)writer_forget_bells, METH_NOARGS, NULL},
     {"_prepare", (PyCFunction)writer_prepare, METH_VARARGS, NULL},
     {"_release", (PyCFunction)writer_release, METH_NOARGS, NULL},
     {NULL},
@@ -674,7 +715,9 @@ static PyTypeObject writer_type = {
 
 static PyMemberDef reader_members[] = {
     {"_waits_in_c", T_BOOL, offsetof(Endpoint, waits), READONLY, NULL},
+    {"_bell", T_INT, offsetof(RingReader, bell), 0, NULL},
     {"_dozes", T_BOOL, offsetof(RingReader, dozes), 0, NULL},
+    {"_dozes_left", T_LONG, offsetof(RingReader, dozes_left), 0, NULL},
     {"_dozes_count", T_ULONGLONG, offsetof(RingReader, dozes_count), READONLY, NULL},
     {"_known_dozes_count", T_ULONGLONG, offsetof(RingReader, known_dozes_count), READONLY, NULL},
     {NULL},
@@ -717,7 +760,7 @@ PyMODINIT_FUNC PyInit__c(void) {
         return NULL;
     }
     const struct { PyObject **place; const char *text; } names[] = {
-        {&await_room_name, "_await_room"}, {&too_large_name, "_too_large"}, {&ring_sleepers_name, "_ring_sleepers"},
+        {&await_room_name, "_await_room"}, {&too_large_name, "_too_large"},
         {&ring_writer_name, "_ring_writer"}, {&await_name, "_await"}, {&may_look_name, "_may_look"}, {&message_name, "message"},
         {&messages_name, "messages"}, {&most_name, "most"}, {&size_name, "size_bytes"}, {&release_name, "release"},
         {&nothing_reserved_name, "_nothing_reserved"}, {&too_much_name, "_too_much"},

@@ -11,7 +11,7 @@
 enum { HEAD_BYTES = 24, LINE_BYTES = 64 }; /* as in mapping.py */
 
 /* Offsets in bytes, and values, as in ipcbench/sync/cursors.py. */
-enum { CLOSED = 2, ON_FUTEX = 2 };
+enum { CLOSED = 2, ON_BELL = 1, ON_FUTEX = 2 };
 enum { WRITER_FENCES = 8 * 4, WRITER_SLEEPS = 8 * 8, READER_SLEEPS = 8 * 16, FIRST_READER = 8 * 24, READER_BYTES = 8 * 8 };
 
 typedef struct {
@@ -151,6 +151,11 @@ static inline void ring_set_dozing(const Ring *ring, int64_t sleep_byte) {
     __atomic_store_n(ring_sleep_flag(ring, sleep_byte), (uint8_t)ON_FUTEX, __ATOMIC_SEQ_CST);
 }
 
+/* Have the writer ring this reader's doorbell once it has published. */
+static inline void ring_set_watching(const Ring *ring, int64_t sleep_byte) {
+    __atomic_store_n(ring_sleep_flag(ring, sleep_byte), (uint8_t)ON_BELL, __ATOMIC_SEQ_CST);
+}
+
 static inline void ring_set_awake(const Ring *ring, int64_t sleep_byte) {
     __atomic_store_n(ring_sleep_flag(ring, sleep_byte), 0, __ATOMIC_RELAXED);
 }
@@ -165,20 +170,16 @@ static inline bool ring_writer_fences(const Ring *ring) { return ring_load(ring,
 /* Whether the writer has closed. */
 static inline bool ring_is_ended(const Ring *ring) { return ring_load(ring, 0) == CLOSED; }
 
-/* Wake the readers that sleep on words; whether no others sleep. */
-static inline bool ring_wake_dozing(const RingOut *self, void (*wake)(uint32_t *)) {
-    bool all = true;
+/* Wake the readers that sleep: on words, or at doorbells. */
+static inline void ring_wake(const RingOut *self, void (*wake)(uint32_t *), const int *bells, void (*ring)(int)) {
     for (int i = 0; i < self->readers; i++) {
         const int64_t sleep_byte = READER_SLEEPS + i;
         const uint8_t how = __atomic_load_n(ring_sleep_flag(&self->ring, sleep_byte), __ATOMIC_ACQUIRE);
-        if (how == ON_FUTEX) {
-            __atomic_store_n(ring_sleep_flag(&self->ring, sleep_byte), 0, __ATOMIC_SEQ_CST); /* first: then it does not sleep */
-            wake(ring_sleep_word(&self->ring, sleep_byte));
-        } else if (how != 0) {
-            all = false;
-        }
+        if (how == 0) continue;
+        __atomic_store_n(ring_sleep_flag(&self->ring, sleep_byte), 0, __ATOMIC_SEQ_CST); /* first: then it does not sleep */
+        if (how == ON_FUTEX) wake(ring_sleep_word(&self->ring, sleep_byte));
+        else ring(bells[i]);
     }
-    return all;
 }
 
 /* Say that this reader has finished with its last message; whether the writer may sleep. */
