@@ -55,7 +55,11 @@ from ipcbench.workload.objects import Packed, unpack, unpack_shared
 
 _LOOK_S = 1.0
 """Interval of looks at all clients: the death of one makes no descriptor readable."""
-_LINGER_NS = 60_000
+_LINGER_NS, _MOST_LINGER_NS = 60_000, 1_000_000
+_LINGER_GAIN_NS = 5_000
+"""About what a server takes to sleep and be woken."""
+_LINGER_BYTES_PER_NS = 8
+"""By how much longer a server lingers after a large call: its client copies the reply, and the next request."""
 _MOST_YIELD_NS = 500_000
 _TURNS = 8
 _NEVER = 2**62
@@ -115,9 +119,9 @@ class Loop:
         self._known: set[str] = set()
         self.is_stopping = False
         self._ended = threading.Event()
-        self._look_ns = self._calls_count = 0
+        self._look_ns = self._calls_count = self._moved_bytes = 0
         self._selector = selectors.DefaultSelector()
-        self._attempts = Attempts(_NEVER if options.wait == "block" or not has_core_each(2) else 0)
+        self._attempts = Attempts(_NEVER if options.wait == "block" or not has_core_each(2) else 0, _LINGER_GAIN_NS)
         with ExitStack() as undo:
             undo.callback(self._selector.close)
             self._lock = self._take(undo)
@@ -194,15 +198,17 @@ class Loop:
             attempts.skips_count -= bool(attempts.skips_count)
             return []
         count, start_ns = self._calls_count, now_ns()
-        before_ns = start_ns
-        while before_ns < start_ns + _LINGER_NS:
+        before_ns, last_ns = start_ns, 0
+        end_ns = start_ns + min(_MOST_LINGER_NS, _LINGER_NS + self._moved_bytes // _LINGER_BYTES_PER_NS)
+        while before_ns < end_ns:
             self.serve(recent)
             if self._calls_count > count:
-                attempts.succeeded()
+                attempts.yielded(before_ns - start_ns, last_ns)
                 return recent
             os.sched_yield()
-            yielded_ns, before_ns = before_ns, now_ns()
-            if before_ns - yielded_ns > _MOST_YIELD_NS:  # to a process that has nothing to do with this
+            now = now_ns()
+            last_ns, before_ns = now - before_ns, now
+            if last_ns > _MOST_YIELD_NS:  # to a process that has nothing to do with this
                 break
         attempts.failed(before_ns - start_ns)
         return []
@@ -236,6 +242,7 @@ class Loop:
             return False
         received_ns = now_ns()
         self._calls_count += 1
+        self._moved_bytes = len(message)
         kind, method, number = head_of(message)
         if kind != CALL or method >= len(self._methods):
             raise TransportError(f"it sent a message of kind {kind}")
@@ -291,6 +298,7 @@ class Loop:
             with client.lock:
                 packed = client.line.sender.pack(result, HEAD.pack(RESULT, 0, number), "the result")
                 call.replying(packed.size_bytes)
+                self._moved_bytes += packed.size_bytes
                 self._send(client, packed)
         except (EncodeError, MessageTooLarge) as error:
             self.fail(client, number, error)

@@ -52,9 +52,9 @@ _SWITCH_NS = 4_000
 """A yield that takes longer has let another process run. If what the endpoint waited for is then there, its peer has
 probably run on this very core, and came later than if the endpoint had slept at once."""
 
-_SHARED_RATIO = 4
-"""By how much less of the credit such a wait takes than one in vain: two that poll on one core beside an idle one are
-moved apart sooner or later, and polling pays then."""
+_MOST_SHARED_NS, _APART_NS = 40_000_000, 5_000
+"""For how long that is tried, and what a wait that ends while polling otherwise takes from it. Two that poll on one
+core beside an idle one are moved apart sooner or later, and polling pays then."""
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 65_536, 524_288
 """Waits without polling after the credit is used up, at first and at most. If a wait takes 20 µs, that is a second and
@@ -174,26 +174,40 @@ class Attempts:
             caller subtracts one for each.
     """
 
-    __slots__ = ("_credit_ns", "_pause", "skips_count")
+    __slots__ = ("_credit_ns", "_gain_ns", "_pause", "_shared_ns", "skips_count")
 
-    def __init__(self, skips_count: int = 0) -> None:
+    def __init__(self, skips_count: int = 0, gain_ns: int = _GAIN_NS) -> None:
         self._credit_ns = _CREDIT_NS
-        self._pause = 0
+        self._gain_ns = gain_ns
+        self._pause = self._shared_ns = 0
         self.skips_count = skips_count
 
     def succeeded(self, count: int = 1) -> None:
         """Record that `count` waits ended while the endpoint polled."""
         if count > 0:
-            self._credit_ns = min(_MOST_CREDIT_NS, self._credit_ns + count * _GAIN_NS)
+            self._credit_ns = min(_MOST_CREDIT_NS, self._credit_ns + count * self._gain_ns)
+            self._shared_ns = max(0, self._shared_ns - count * _APART_NS)
             if self._credit_ns == _MOST_CREDIT_NS:  # and not after a few lucky waits
                 self._pause = 0
+
+    def yielded(self, took_ns: int, last_ns: int) -> None:
+        """Record that a wait ended after yields that took `took_ns` in all, and the last one `last_ns`."""
+        if last_ns <= _SWITCH_NS:
+            self.succeeded()
+            return
+        self._shared_ns += took_ns
+        if self._shared_ns > _MOST_SHARED_NS:
+            self._begin_pause()
 
     def failed(self, took_ns: int) -> None:
         """Record that a wait polled in vain for `took_ns`, or lost its core for that long."""
         self._credit_ns -= took_ns
         if self._credit_ns <= 0:
-            self._pause = self.skips_count = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
-            self._credit_ns = _CREDIT_NS
+            self._begin_pause()
+
+    def _begin_pause(self) -> None:
+        self._pause = self.skips_count = min(max(2 * self._pause, _FIRST_PAUSE), _LONGEST_PAUSE)
+        self._credit_ns, self._shared_ns = _CREDIT_NS, 0
 
 
 class Waiter:
@@ -309,12 +323,12 @@ class Waiter:
             attempts.succeeded(self.begun_count - self._judged_count - 1)
         ended, yielded_ns = self._yield_briefly(ready, deadline, start)
         took_ns = now_ns() - start
-        is_lost = took_ns > self._longest_ns and self._looks_early
-        is_shared = yielded_ns > _SWITCH_NS and self._looks_early
-        if ended and not (is_lost or is_shared):
+        if ended and not self._looks_early:
             attempts.succeeded()
+        elif ended and took_ns <= self._longest_ns:
+            attempts.yielded(took_ns, yielded_ns)
         elif self._adapts:
-            attempts.failed(took_ns // _SHARED_RATIO if ended and not is_lost else took_ns)
+            attempts.failed(took_ns)
         self._judged_count = self.begun_count
         if self._looks_early:
             self.looks = _NO_LOOKS if attempts.skips_count else _LOOKS
