@@ -115,6 +115,8 @@ class PureRingWriter(ShmWriter):
         begin = self._next_place
         if begin % self._arena_bytes + needed > self._arena_bytes:
             begin = self._beginning(begin)
+        if self._cursors.slowest() >= self._sequence:  # all of it is free: begin where the cache may still hold it
+            begin = self._free_place(begin, needed, timeout_s)
         if begin + needed > self._end_of_room:
             begin = self._free_place(begin, needed, timeout_s)
         self._next_place = begin + needed

@@ -92,14 +92,12 @@ static inline bool ring_find_place(RingOut *self, int64_t size_bytes, Place *pla
     const uint64_t bytes = ((uint64_t)size_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
     uint64_t begin = self->next_place;
     if (begin % arena + bytes > arena) begin = (begin + arena - 1) / arena * arena; /* a message is in one piece */
-    if (begin + bytes > self->end_of_room) {
-        const uint64_t consumed = ring_slowest(self);
-        if (consumed >= ring->sequence) { /* all of it is free: begin where the cache may still hold it */
-            begin = self->next_place = (begin + arena - 1) / arena * arena; /* also if it is given up: nothing is there */
-            self->end_of_room = begin + arena;
-        } else {
-            self->end_of_room = ring_end_of_room(self, consumed);
-        }
+    const uint64_t consumed = ring_slowest(self);
+    if (consumed >= ring->sequence) { /* all of it is free: begin where the cache may still hold it */
+        begin = self->next_place = (begin + arena - 1) / arena * arena; /* also if it is given up: nothing is there */
+        self->end_of_room = begin + arena;
+    } else if (begin + bytes > self->end_of_room) {
+        self->end_of_room = ring_end_of_room(self, consumed);
         if (begin + bytes > self->end_of_room) {
             uint64_t enough = consumed + 1;
             while (enough < ring->sequence && begin + bytes > ring_end_of_room(self, enough)) enough++;
