@@ -146,7 +146,7 @@ def test_an_ipcbench_that_cannot_name_its_protocol_is_refused(tmp_path: Path) ->
 
 def test_a_new_field_is_another_protocol(tmp_path: Path) -> None:
     line = "    turns: int = 1\n"
-    other = copied_package(tmp_path / "copy", "spec.py", line, f"{line}    mood: str = ''\n")
+    other = copied_package(tmp_path / "copy", "spec/trial.py", line, f"{line}    mood: str = ''\n")
     assert "speaks protocol" in refusal(raw(64, variants=two(tmp_path, first=other)), tmp_path)
 
 

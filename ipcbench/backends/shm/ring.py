@@ -15,6 +15,8 @@ from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportErr
 from ipcbench.sync.cursors import READER_SLEEPS, WRITER_SLEEPS
 from ipcbench.sync.futex import HAS_FUTEX
 
+_HOT_BYTES = 2**20
+"""Where all of the arena is free, messages begin anew behind so many bytes of it: a cache may still hold these."""
 _DOZES = 64
 """How many waits sleep on a word before Python has a say again."""
 _WRITER_FENCES = 4
@@ -115,7 +117,7 @@ class PureRingWriter(ShmWriter):
         begin = self._next_place
         if begin % self._arena_bytes + needed > self._arena_bytes:
             begin = self._beginning(begin)
-        if self._cursors.slowest() >= self._sequence:  # all of it is free: begin where the cache may still hold it
+        if begin % self._arena_bytes >= _HOT_BYTES and self._cursors.slowest() >= self._sequence:
             begin = self._free_place(begin, needed, timeout_s)
         if begin + needed > self._end_of_room:
             begin = self._free_place(begin, needed, timeout_s)

@@ -10,6 +10,8 @@
 
 enum { HEAD_BYTES = 24, LINE_BYTES = 64 }; /* as in mapping.py */
 
+enum { HOT_BYTES = 1 << 20 }; /* of the arena, what a cache may hold: as in ring.py */
+
 /* Offsets in bytes, and values, as in ipcbench/sync/cursors.py. */
 enum { CLOSED = 2, ON_BELL = 1, ON_FUTEX = 2 };
 enum { WRITER_FENCES = 8 * 4, WRITER_SLEEPS = 8 * 8, READER_SLEEPS = 8 * 16, FIRST_READER = 8 * 24, READER_BYTES = 8 * 8 };
@@ -92,12 +94,14 @@ static inline bool ring_find_place(RingOut *self, int64_t size_bytes, Place *pla
     const uint64_t bytes = ((uint64_t)size_bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES;
     uint64_t begin = self->next_place;
     if (begin % arena + bytes > arena) begin = (begin + arena - 1) / arena * arena; /* a message is in one piece */
-    const uint64_t consumed = ring_slowest(self);
-    if (consumed >= ring->sequence) { /* all of it is free: begin where the cache may still hold it */
-        begin = self->next_place = (begin + arena - 1) / arena * arena; /* also if it is given up: nothing is there */
-        self->end_of_room = begin + arena;
-    } else if (begin + bytes > self->end_of_room) {
-        self->end_of_room = ring_end_of_room(self, consumed);
+    if (begin + bytes > self->end_of_room || begin % arena >= HOT_BYTES) {
+        const uint64_t consumed = ring_slowest(self);
+        if (consumed >= ring->sequence) { /* all of it is free: begin where the cache may still hold it */
+            begin = self->next_place = (begin + arena - 1) / arena * arena; /* also if it is given up: nothing is there */
+            self->end_of_room = begin + arena;
+        } else if (begin + bytes > self->end_of_room) {
+            self->end_of_room = ring_end_of_room(self, consumed);
+        }
         if (begin + bytes > self->end_of_room) {
             uint64_t enough = consumed + 1;
             while (enough < ring->sequence && begin + bytes > ring_end_of_room(self, enough)) enough++;
