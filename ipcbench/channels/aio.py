@@ -61,6 +61,7 @@ class Channel:
         self._connect = connect
         self._channel: BlockingChannel | None = None
         self._descriptor: int | None = None
+        self._waiting_count = 0
         self._news = asyncio.Event()
         self._connecting = asyncio.Lock()
         self._in_a_row_count = 0
@@ -73,14 +74,17 @@ class Channel:
             async with self._connecting:
                 if self._channel is None:
                     self._channel = await asyncio.to_thread(self._connect)
-                    self._watch()
         return self._channel
 
-    def _watch(self) -> None:
-        assert self._channel is not None  # noqa: S101 - it has just been connected
-        if self._channel.receives and (descriptor := self._channel.fileno()) is not None:
-            asyncio.get_running_loop().add_reader(descriptor, self._news.set)
+    def _watch(self, channel: BlockingChannel) -> None:
+        if self._descriptor is None and (descriptor := channel.fileno()) is not None:
+            asyncio.get_running_loop().add_reader(descriptor, self._notice)
             self._descriptor = descriptor
+
+    def _notice(self) -> None:
+        self._news.set()
+        if not self._waiting_count:  # the descriptor stays readable until somebody receives
+            self._unwatch()
 
     def _unwatch(self) -> None:
         if self._descriptor is not None:
@@ -112,10 +116,13 @@ class Channel:
                 if left_s == 0.0:
                     raise
             wait_s = look_s(self) if left_s is None else min(left_s, look_s(self))
+            self._watch(channel)
+            self._waiting_count += 1
             timer = asyncio.get_running_loop().call_later(wait_s, self._news.set)
             try:
                 await self._news.wait()
             finally:
+                self._waiting_count -= 1
                 timer.cancel()
             self._in_a_row_count = 0
 
@@ -147,7 +154,6 @@ class Channel:
         channel = await self._connected()
         self._unwatch()
         await asyncio.to_thread(channel.reconnect, timeout_s)
-        self._watch()
 
     async def close(self) -> None:
         """Leave the channel; a second call does nothing."""

@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -406,5 +407,22 @@ def test_asyncio_tasks_have_their_turns(name: str) -> None:
             assert turns - between >= 5
             is_over = True
             await counting
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_nobody_receives_leaves_an_event_loop_idle(name: str, backend: str) -> None:
+    async def main() -> None:
+        async with aio.connect(name, backend) as a, aio.connect(name) as b:
+            receiving = asyncio.create_task(b.recv(LONG_S))
+            await a.send(0)
+            assert await receiving == 0
+            await a.send(1)
+            begin_ns, cpu_ns = time.monotonic_ns(), time.process_time_ns()
+            await asyncio.sleep(0.5)
+            cpu_ratio = (time.process_time_ns() - cpu_ns) / (time.monotonic_ns() - begin_ns)
+            assert cpu_ratio < 0.5  # where nothing else runs, it was all of a core
+            assert await b.recv(LONG_S) == 1
 
     asyncio.run(main())
