@@ -10,7 +10,8 @@ interval of the signs.
 Loop lag: a task asks to be woken every 5 ms and notes how much later it is, p50 and p99, while N channels are open in
 the loop whose `recv` is awaited; with `idle`, nothing comes, and with `busy`, another process sends 1,000 objects of
 64 B a second, spread over them. Beside it: the share of a core that this process takes. The ratio is to the p50 of a
-loop without channels, in the same turn.
+loop without channels, in the same turn; with `busy`, to one that another process wakes as often, by a byte in a pipe:
+whoever is woken in between, waits for whole milliseconds.
 """
 
 from __future__ import annotations
@@ -68,6 +69,17 @@ def send_to_all(name: str, count: int, begin: Any) -> None:
             if due_ns > perf_counter_ns():
                 select((), (), (), max(0, due_ns - perf_counter_ns()) / 1e9)
             ends[number % count].send({"number": number, "bytes": bytes(40)}, 10)
+            number += 1
+
+
+def send_bytes(descriptor: Any) -> None:
+    """Write a byte into a pipe as often as `send_to_all` sends, until nobody reads."""
+    start_ns, number = perf_counter_ns(), 0
+    with suppress(BrokenPipeError):
+        while True:
+            due_ns = start_ns + number * 1_000_000_000 // _RATE_PER_S
+            select((), (), (), max(0, due_ns - perf_counter_ns()) / 1e9)
+            os.write(descriptor.fileno(), b"x")
             number += 1
 
 
@@ -143,6 +155,25 @@ async def lag_ns() -> tuple[float, float, float]:
     return median(lags), quantiles(lags, n=100)[98], share
 
 
+async def lag_without_ns(is_busy: bool) -> tuple[float, float, float]:
+    """Return the same of a loop without channels."""
+    if not is_busy:
+        return await lag_ns()
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    other = context.Process(target=send_bytes, args=(theirs,), daemon=True)
+    other.start()
+    theirs.close()
+    news, loop = asyncio.Event(), asyncio.get_running_loop()
+    loop.add_reader(ours, lambda: (os.read(ours.fileno(), 4096), news.set()))
+    await news.wait()
+    lags = await lag_ns()
+    loop.remove_reader(ours)
+    ours.close()
+    other.join()
+    return lags
+
+
 async def receive(channel: channels.Channel) -> None:
     with suppress(TransportError):
         while True:
@@ -155,7 +186,7 @@ async def lag(turns: int, count: int, is_busy: bool, name: str) -> None:
     without, withs = [], []
     for turn in range(turns):
         if turn % 2:
-            without.append(await lag_ns())
+            without.append(await lag_without_ns(is_busy))
         own, begin = f"{name}-{turn}", context.Event()
         other = context.Process(target=send_to_all, args=(own, count, begin), daemon=True)
         async with AsyncExitStack() as stack:
@@ -173,7 +204,7 @@ async def lag(turns: int, count: int, is_busy: bool, name: str) -> None:
         other.terminate()
         other.join()
         if not turn % 2:
-            without.append(await lag_ns())
+            without.append(await lag_without_ns(is_busy))
     ratios = [own[0] / base[0] for own, base in zip(withs, without, strict=True)]
     low, high = sign_interval(ratios)
     p50, p99, share = (median(values) for values in zip(*withs, strict=True))
