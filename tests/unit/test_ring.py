@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 from array import array
@@ -359,3 +360,71 @@ def test_a_handler_cannot_close_a_writer_that_waits_for_room(kind: str, call: st
     signal.signal(signal.SIGALRM, before)
     assert len(said) == 1
     assert "cannot close an endpoint" in said[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("size_bytes", "places_count"), [(2**20, 1), (2**18, 4)])
+def test_a_ring_whose_messages_are_finished_stays_in_little_memory(
+    kind: str, size_bytes: int, places_count: int
+) -> None:
+    with opened((kind, kind), 2**25, depth=8) as (writer, (reader,)):
+        places = set()
+        for number in range(64):
+            writer.write(bytes([number]) * size_bytes)
+            view = reader.read(LIMIT_S)
+            assert view[0] == view[-1] == number
+            places.add(np.frombuffer(view, np.uint8).__array_interface__["data"][0])
+            reader.release()
+        assert len(places) == places_count
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_held_is_not_written_over(kind: str) -> None:
+    with opened((kind, kind), 2**22, depth=8) as (writer, (reader,)):
+        random = Random(18)
+        for number in range(200):
+            writer.write(bytes([number]) * random.randint(2**18, 2**20))
+            view = reader.read(LIMIT_S)
+            writer.write(bytes([255]) * 2**20)  # while the first one is held
+            assert view[0] == view[-1] == number
+            assert reader.read(LIMIT_S)[0] == 255
+            if random.random() < 0.5:
+                reader.release()
+
+
+@pytest.mark.skipif(ring.NATIVE is None, reason="the ring was not built in C here")
+def test_a_look_in_vain_wakes_who_waits_on_the_descriptor() -> None:
+    with opened(("native", "native"), 4096, depth=8) as (writer, (reader,)):
+        descriptor = reader.fileno()
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        for number in range(1000):
+            with pytest.raises(TransportTimeout):
+                reader.read(0.0)
+            assert not poll.poll(0)
+            writer.write(bytes([number % 256]))
+            assert poll.poll(1000 * LIMIT_S)
+            assert reader.read(0.0)[0] == number % 256
+        writer.close()
+        assert poll.poll(1000 * LIMIT_S)
+        with pytest.raises(EndOfStream):
+            reader.read(0.0)
+
+
+@pytest.mark.skipif(ring.NATIVE is None, reason="the ring was not built in C here")
+def test_a_closed_reader_reads_no_descriptor_that_is_another_files() -> None:
+    with opened(("native", "native"), 4096, depth=8) as (_, (reader,)):
+        descriptor = reader.fileno()
+        with pytest.raises(TransportTimeout):
+            reader.read(0.0)
+        reader.close()
+        ours, theirs = os.pipe()
+        try:
+            os.dup2(ours, descriptor)
+            os.write(theirs, b"ours")
+            with pytest.raises(EndpointClosed):
+                reader.read(0.0)
+            assert os.read(descriptor, 10) == b"ours"
+        finally:
+            for each in {ours, theirs, descriptor}:
+                os.close(each)

@@ -295,3 +295,25 @@ def test_an_endpoint_with_one_way_of_waiting_names_it(strategy: str, way: str) -
             assert writer.waits == reader.waits == way
     finally:
         backend.destroy(address)
+
+
+def test_yields_that_hand_the_core_to_the_peer_do_not_pay_for_long() -> None:
+    attempts, count = Attempts(), 0
+    while not attempts.skips_count:
+        attempts.yielded(20_000, last_ns=5_000)
+        count += 1
+    assert count == 40_000_000 // 20_000 + 1
+    attempts.skips_count = 0
+    for _ in range(10_000):  # one in five: the peers are apart by now
+        attempts.yielded(20_000, last_ns=5_000)
+        for _ in range(4):
+            attempts.yielded(1_000, last_ns=300)
+    assert not attempts.skips_count
+
+
+def test_a_pause_may_be_taken_at_once(peer: Peer) -> None:
+    waiter = peer.waiter()
+    assert waiter.take_skips(64) == 0
+    waiter._attempts.skips_count = 100
+    assert [waiter.take_skips(64) for _ in range(4)] == [64, 35, 0, 0]
+    assert waiter._attempts.skips_count == 0
