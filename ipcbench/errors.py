@@ -139,7 +139,10 @@ class MessageTooLarge(TransportError):
     """The message does not fit the channel. Nothing was sent; the channel stays usable."""
 
     def __init__(self, message_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"message of {message_bytes} bytes; the channel takes at most {limit_bytes}")
+        super().__init__(
+            f"message of {message_bytes} bytes; the channel takes at most {limit_bytes}: send less at a time, or "
+            "make it for larger ones"
+        )
         self.message_bytes, self.limit_bytes = self._parts = (message_bytes, limit_bytes)
 
 

@@ -27,7 +27,7 @@ from ipcbench.testing.agents.client import until
 from ipcbench.testing.conformance import shared_pools
 from ipcbench.testing.leaks import descriptors, files, traces
 
-_FADING_S = 30.0
+_FADING_S = 60.0
 """How long a test's remains may take to go: libraries close in the background, other runs on the host come and go."""
 
 # Other tests keep the other cores busy: threads that share a product of small matrices would wait for one another. Read

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 from ipcbench.channels import connect as blocking
 from ipcbench.channels.channel import Channel as BlockingChannel
+from ipcbench.channels.rendezvous import Rendezvous
 from ipcbench.errors import EndOfStream, EndpointClosed, TransportTimeout
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
@@ -46,6 +47,7 @@ def connect(name: str, backend: str | None = None, **options: Any) -> Channel:
         backend: name of the transport.
         options: as of `ipcbench.connect`.
     """
+    Rendezvous("at", name)  # to refuse a wrong one at once
     return Channel(name, partial(blocking.connect, name, backend, **options))
 
 
@@ -98,9 +100,9 @@ class Channel:
         while True:
             try:
                 return channel.send(obj, 0.0)
-            except TransportTimeout:
+            except TransportTimeout as error:
                 if deadline is not None and now_ns() >= deadline:
-                    raise
+                    raise TransportTimeout(f"channel {self.name!r}: not sent within {timeout_s:g} s: {error}") from None
                 await asyncio.sleep(_FULL_S)
 
     async def recv(self, timeout_s: float | None = None, copy: bool = True) -> Any:
@@ -114,7 +116,7 @@ class Channel:
             except TransportTimeout:
                 left_s = remaining_s(deadline)
                 if left_s == 0.0:
-                    raise
+                    raise TransportTimeout(f"channel {self.name!r}: nothing came within {timeout_s:g} s") from None
             wait_s = look_s(self) if left_s is None else min(left_s, look_s(self))
             self._watch(channel)
             self._waiting_count += 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from threading import Event
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from threading import Event, RLock
 from types import TracebackType
 from typing import Any, Self
 from weakref import finalize
@@ -16,6 +17,11 @@ from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportErro
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.workload.objects import unpack
 
+_SLICE_S = 0.1
+"""Longest single wait, until an endpoint notices that another thread has closed it."""
+_LOOK_NS = 100_000_000
+"""Interval of looks of one who sends whether anybody is left who could receive."""
+
 
 class Place:
     """A place in an epoch, taken.
@@ -26,10 +32,11 @@ class Place:
         writer: None for one who only reads.
         reader: None for one who only writes.
         absent: returns the places that nobody has taken yet, and without which nothing can be sent.
+        are_gone: returns whether nobody is left who could receive.
         leave: gives it up, after the endpoints have closed.
     """
 
-    __slots__ = ("absent", "is_latest", "is_queue", "leave", "reader", "writer")
+    __slots__ = ("absent", "are_gone", "is_latest", "is_queue", "leave", "reader", "writer")
 
     def __init__(
         self,
@@ -38,10 +45,12 @@ class Place:
         writer: Writer | None,
         reader: Reader | None,
         absent: Callable[[], list[str]],
+        are_gone: Callable[[], bool],
         leave: Callable[[], None],
     ) -> None:
         self.is_latest, self.is_queue = is_latest, is_queue
-        self.writer, self.reader, self.absent, self.leave = writer, reader, absent, leave
+        self.writer, self.reader = writer, reader
+        self.absent, self.are_gone, self.leave = absent, are_gone, leave
 
     def give_up(self) -> None:
         """Close the endpoints and leave."""
@@ -71,6 +80,7 @@ class Channel:
         self.name = name
         self._enter = enter
         self._is_closed = False
+        self._sends, self._receives = RLock(), RLock()
         self._set(enter(deadline))
 
     def _set(self, place: Place) -> None:
@@ -78,6 +88,7 @@ class Channel:
         self._leave = finalize(self, place.give_up)  # also when it is dropped, and when the interpreter ends
         self._sender = Sender(place.writer) if place.writer is not None else None
         self._are_there = False
+        self._look_ns = 0
         self._value: Any = None
         self.has_value = False
 
@@ -92,16 +103,20 @@ class Channel:
             TransportTimeout: there was no room by then, or the other side has not connected; nothing was sent.
             EncodeError: something in the object cannot travel.
             MessageTooLarge: it needs more than `max_bytes`.
-            PeerLost: the other side has died; `reconnect` waits for it to come back.
+            PeerLost: the other side has died, or closed; it is looked for every 0.1 s, and what was sent since is lost.
+                `reconnect` waits for it to come back.
             EndpointClosed: after `close`.
         """
-        sender = self._sending()
+        sender, deadline = self._sending(), deadline_ns(timeout_s)
         if not self._are_there:
-            deadline = deadline_ns(timeout_s)
             self._await_others(deadline)
-            timeout_s = remaining_s(deadline)
+        elif now_ns() >= self._look_ns:
+            self._look_ns = now_ns() + _LOOK_NS
+            if self._place.are_gone():
+                raise self._named(PeerLost(), timeout_s, "")
+        packed = sender.pack(obj)
         try:
-            sender.send(obj, timeout_s=timeout_s)
+            self._in_slices(self._sends, deadline, partial(sender.write, packed))
         except (PeerLost, TransportTimeout) as error:
             raise self._named(error, timeout_s, "there was no room") from error
 
@@ -145,8 +160,9 @@ class Channel:
         """
         reader = self._receiving()
         try:
-            message = reader.read(timeout_s)
+            message = self._in_slices(self._receives, deadline_ns(timeout_s), reader.read)
         except (PeerLost, EndOfStream, TransportTimeout) as error:
+            self._look_ns = 0  # who sends is to know, too
             raise self._named(error, timeout_s, "nothing came") from error
         obj = unpack(message, copy=copy)
         if copy and not self._place.is_queue:  # for a queue that would say that the task is done
@@ -213,7 +229,25 @@ class Channel:
         """Leave the channel; whoever leaves last removes it. A second call does nothing."""
         if not self._is_closed:
             self._is_closed = True
-            self._leave()
+            with self._sends, self._receives:  # other threads look within a slice whether it is closed
+                self._leave()
+
+    def _in_slices(
+        self, lock: AbstractContextManager[Any], deadline: int | None, operate: Callable[[float], Any]
+    ) -> Any:
+        """Return what `operate` returns, which is given a time-out; between short ones, look whether another thread has
+        closed the channel.
+        """
+        with lock:
+            while True:
+                if self._is_closed:
+                    raise self._closed()
+                left_s = remaining_s(deadline)
+                try:
+                    return operate(_SLICE_S if left_s is None or left_s > _SLICE_S else left_s)
+                except TransportTimeout:
+                    if left_s is not None and left_s <= _SLICE_S:
+                        raise
 
     def _sending(self) -> Sender:
         if self._is_closed:
@@ -243,7 +277,8 @@ class Channel:
     def _await_others(self, deadline: int | None) -> None:
         while absent := self._place.absent():
             if deadline is not None and now_ns() >= deadline:
-                raise TransportTimeout(f"channel {self.name!r}: nobody has connected yet as {', '.join(absent)}")
+                who = "" if absent[0] in {"a", "b"} else f" as {', '.join(absent)}"
+                raise TransportTimeout(f"channel {self.name!r}: nobody has connected yet{who}")
             Event().wait(LOOK_S)
         self._are_there = True
 

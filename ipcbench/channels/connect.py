@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from threading import Event
 from typing import Any, Literal, get_args
@@ -11,7 +11,7 @@ from ipcbench.backend import Reader, Writer
 from ipcbench.channels.channel import Channel, Place
 from ipcbench.channels.epoch import Epoch, epochs, leave, remove_dead, usable_backend
 from ipcbench.channels.rendezvous import LOOK_S, Lock, Rendezvous
-from ipcbench.errors import ConfigError, TransportTimeout
+from ipcbench.errors import ConfigError, TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import DELIVERIES, WAIT_STRATEGIES, Delivery, WaitStrategy, require_choice, whole_number
 from ipcbench.util.clock import deadline_ns, now_ns
@@ -45,7 +45,8 @@ def connect(
     """Take a place in the channel of that name on this host; whoever comes first makes it.
 
     Two processes that both call `connect("name")` have a pair: each sends, each receives. With a role, one side writes
-    and others read. What is None is as the channel was made, by whoever came first, or else the default.
+    and others read. What is None is as the channel was made, by whoever came first, or else the default. A reader that
+    gives neither pattern, delivery nor numbers waits until another process has made the channel.
 
     Args:
         name: 1 to 24 letters, digits, `-` or `_`.
@@ -56,7 +57,8 @@ def connect(
         delivery: `every_message`, or `latest_value` for a broadcast: see `Channel.value`.
         readers: how many readers a broadcast has, 1 by default; of a queue the largest number in its life.
         writers: how many writers a fan-in has, 1 by default.
-        max_bytes: size of the largest message, 16 MiB by default. Shared memory for it is reserved at once.
+        max_bytes: size of the arrays and bytes in the largest object, 16 MiB by default. Shared memory for it is
+            reserved at once, for a pair about 3 times as much.
         depth: how many messages one side may be ahead of the other, 16 by default.
         wait: how to wait, `auto` by default; see `ChannelSpec.wait`.
         timeout_s: how long to wait for a place, if all are taken by living processes; None waits forever.
@@ -80,14 +82,13 @@ def connect(
     if size is not None:
         size = whole_number("max_bytes", size, 1, 2**40)
     usable_backend(_DEFAULTS["backend"] if backend is None else backend)
-    if pattern is None and role != "peer":
-        pattern = "broadcast"
-    if (role == "peer") != (pattern in {None, "pair"}):
+    if pattern is not None and (role == "peer") != (pattern == "pair"):
         raise ConfigError("role", role, "peer for a pair, and writer or reader for the other patterns")
-    if delivery == "latest_value" and pattern != "broadcast":
+    if delivery == "latest_value" and (role == "peer" or pattern not in {None, "broadcast"}):
         raise ConfigError("delivery", delivery, "every_message, but for role='writer' and role='reader' of a broadcast")
-    wishes = {"backend": backend, "pattern": pattern or "pair", "delivery": delivery, "max_message_bytes": size,
-              "wait": wait, **counts}  # fmt: skip
+    pattern = "pair" if role == "peer" else pattern
+    wishes = {"backend": backend, "pattern": pattern, "delivery": delivery, "max_message_bytes": size, "wait": wait,
+              **counts}  # fmt: skip
     asked = {key: value for key, value in wishes.items() if value is not None}
     meeting = Rendezvous("at", name)
     enter = partial(_enter, meeting, role, asked)
@@ -106,7 +107,10 @@ def _enter(meeting: Rendezvous, role: str, asked: dict[str, Any], deadline: int 
             meeting.remove()
             raise
         if deadline is not None and now_ns() >= deadline:
-            raise TransportTimeout(f"channel {meeting.name!r}: living processes have all places of a {role}")
+            meeting.remove()
+            text = f"channel {meeting.name!r}: living processes have all places of a {role}"
+            more = ", or nobody has made it yet: a reader that gives no pattern, delivery or numbers waits for that"
+            raise TransportTimeout(text + more * (role == "reader"))
         Event().wait(LOOK_S)
 
 
@@ -116,13 +120,18 @@ def _find(meeting: Rendezvous, role: str, asked: dict[str, Any]) -> tuple[Epoch,
     found = epochs(meeting)
     epoch = found[-1] if found else None
     if epoch is not None and not _is_spent(meeting, epoch, role):
+        if role not in epoch.places:
+            raise ConfigError("role", role, f"{' or '.join(epoch.places)}, as channel {meeting.name!r} was made")
         for key, value in asked.items():
             if epoch.options[key] != value:
                 option = "max_bytes" if key == "max_message_bytes" else key
                 raise ConfigError(option, value, f"{epoch.options[key]!r}, as channel {meeting.name!r} was made")
         taken = epoch.take(meeting, role)
         return None if taken is None else (epoch, *taken)
-    options = {**_DEFAULTS, **(epoch.options if epoch is not None else {}), **asked}
+    if epoch is None and role == "reader" and not asked.keys() & {"pattern", "delivery", "readers", "writers"}:
+        return None  # it has no say in what the channel is
+    usual = {**_DEFAULTS, "pattern": "pair" if role == "peer" else "broadcast"}
+    options = {**usual, **(epoch.options if epoch is not None else {}), **asked}
     made = Epoch.create(meeting, options, _places(options))
     taken = made.take(meeting, role)
     assert taken is not None  # noqa: S101 - it is new, and the folder locked
@@ -177,7 +186,18 @@ def _open(meeting: Rendezvous, epoch: Epoch, role: str, place: str, lock: Lock) 
         missing = [each for _, each in needed if not meeting.was_taken(f"{epoch.token}-{each}")]
         return missing if not is_queue or len(missing) == len(needed) else []
 
+    receiving = [(other, each) for other, each in needed if role == "peer" or other == "reader"]
+
+    def are_gone() -> bool:
+        if is_queue:  # whose workers come and go
+            return False
+        with suppress(TransportError), meeting.locked(deadline_ns(_LEAVING_S)):
+            held = {each for other in {other for other, _ in receiving}
+                    for each, is_held in epoch.taken(meeting, other) if is_held}  # fmt: skip
+            return not held.intersection(each for _, each in receiving)
+        return False
+
     def go() -> None:
         leave(meeting, lock, deadline_ns(_LEAVING_S))
 
-    return Place(epoch.options["delivery"] == "latest_value", is_queue, writer, reader, absent, go)
+    return Place(epoch.options["delivery"] == "latest_value", is_queue, writer, reader, absent, are_gone, go)

@@ -17,6 +17,7 @@ from ipcbench.channels.rendezvous import Lock, Rendezvous
 from ipcbench.errors import ConfigError, TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import NAME_PREFIX, ChannelSpec
+from ipcbench.workload.objects import Slot
 
 VERSION = 1
 """Of what a note of an epoch says."""
@@ -49,7 +50,8 @@ class Epoch:
         number = max((epoch.number for epoch in epochs(meeting)), default=0) + 1
         token = secrets.token_hex(_TOKEN_BYTES)
         kind = usable_backend(options["backend"])
-        base = {key: options[key] for key in ("depth", "wait", "max_message_bytes", "readers", "writers", "delivery")}
+        base = {key: options[key] for key in ("depth", "wait", "readers", "writers", "delivery")}
+        base["max_message_bytes"] = min(2**40, options["max_message_bytes"] + Slot.ROOM_BYTES)
         patterns = {"pattern": "broadcast"} if options["pattern"] == "pair" else {"pattern": options["pattern"]}
         ends = ("-ab", "-ba") if options["pattern"] == "pair" else ("",)
         with ExitStack() as undo:
@@ -111,7 +113,8 @@ def usable_backend(name: str) -> type[Backend]:
     kind = get_backend(name)
     kind.probe()
     if kind.capabilities.launcher != "spawn" or not kind.capabilities.detects_peer_exit:
-        raise ConfigError("backend", name, "one that any processes can use, and that notices the death of one")
+        able = "one that any processes can use and that notices the death of one, as shm, pipe, tcp, zmq or lmdb"
+        raise ConfigError("backend", name, able)
     return kind
 
 

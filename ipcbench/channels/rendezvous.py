@@ -193,6 +193,18 @@ class Rendezvous:
             finally:
                 temporary.unlink(missing_ok=True)
 
+    def is_noted(self, role: str) -> bool:
+        """Return whether there is a note of a role; only whoever reads it learns whether it is damaged."""
+        return (self.path / f"{role}.json").exists()
+
+    def life(self, role: str) -> tuple[int, int]:
+        """Return what tells the note of a role from an earlier or a later one; zeros if there is none."""
+        try:
+            found = (self.path / f"{role}.json").stat()
+        except OSError:
+            return 0, 0
+        return found.st_ino, found.st_mtime_ns
+
     def read(self, role: str) -> dict[str, Any] | None:
         """Return the note of a role; None if there is none.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ipcbench.backend import Writer
 from ipcbench.workload.objects import Packed, Slot, pack, slot_bytes
 
@@ -19,13 +21,15 @@ class Sender:
 
     def empty(self, shape: Any, dtype: Any, timeout_s: float | None = None) -> Any:
         """Return an array in the transport's memory, with undefined contents; the next object sent may hold it, and is
-        then not copied. It must not be used after that.
+        then not copied. It must not be used after that. There is one until then: a further one is an ordinary array.
 
         Raises:
-            as `Writer.reserve`.
+            as `Writer.reserve`; ConfigError: there is no such array.
         """
-        self._slot = None
-        self._slot = Slot(self._writer.reserve(slot_bytes(shape, dtype), timeout_s), shape, dtype)
+        size_bytes = slot_bytes(shape, dtype)
+        if self._slot is not None:
+            return np.empty(shape, dtype)
+        self._slot = Slot(self._writer.reserve(size_bytes, timeout_s), shape, dtype)
         return self._slot.array
 
     def send(self, obj: Any, prefix: bytes = b"", timeout_s: float | None = None, what: str = "the object") -> int:

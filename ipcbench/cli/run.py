@@ -57,8 +57,8 @@ class _Run(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         usual = sweep_texts(DEFAULT_SWEEP)
         for param in self.params:
-            if isinstance(param, click.Option) and param.name in usual:
-                param.help = f"{param.help}  [default: {usual[param.name]}]"
+            if isinstance(param, click.Option) and (key := str(param.name).replace("_", "-")) in usual:
+                param.help = f"{param.help}  [default: {usual[key]}]"
         super().format_options(ctx, formatter)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -109,7 +109,8 @@ def command(
     Every option overrides a key of the sweep; the defaults below are those of the sweep `default`. Each trial is stored
     as it ends, so Ctrl-C keeps every finished trial.
     """
-    given = {key: value for key, value in options.items() if value not in (None, ())}
+    named = {key.name: options[key.name.replace("-", "_")] for key in KEYS}
+    given = {name: value for name, value in named.items() if value not in (None, ())}
     if resume is None:
         usual = VARIANTS_SWEEP if "variant" in given else DEFAULT_SWEEP
         spec, folder = load_sweep(_sweep_name(sweep, given) or usual, given, preset), _new_folder(out)

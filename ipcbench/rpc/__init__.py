@@ -18,8 +18,19 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from ipcbench.errors import RemoteError
 from ipcbench.rpc.client import Client, connect
 from ipcbench.rpc.server import Server
+
+
+def __getattr__(name: str) -> Any:
+    """Import `aio`, and with it asyncio, when it is asked for."""
+    if name == "aio":
+        return import_module("ipcbench.rpc.aio")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = ["Client", "RemoteError", "Server", "connect"]

@@ -26,10 +26,11 @@ import numpy as np
 
 from ipcbench import trace
 from ipcbench.channels.aio import look_s
+from ipcbench.channels.rendezvous import LOOK_S
 from ipcbench.errors import EndOfStream, EndpointClosed, IpcbenchError, PeerLost, TransportError, TransportTimeout
 from ipcbench.rpc import server as blocking
 from ipcbench.rpc.loop import Loop, Served, ServedClient
-from ipcbench.rpc.protocol import head_of, meeting_of
+from ipcbench.rpc.protocol import SERVER_ROLE, head_of, meeting_of
 from ipcbench.rpc.session import Session, open_session, outcome_of, packed_call
 from ipcbench.trace.record.serve import Arrival
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
@@ -99,12 +100,30 @@ class Client:
     async def _connected(self, deadline: int | None) -> Session:
         if self._is_closed:
             raise EndpointClosed(f"the client of server {self._meeting.name!r} is closed")
+        if self._session is not None and self._session.is_over():
+            self._lose(self._session)
         if self._session is None:
-            session = await asyncio.to_thread(open_session, self, self._meeting, deadline)
-            self._session = session
+            self._session = session = await self._open(deadline)
             asyncio.get_running_loop().add_reader(session.line.fileno(), self._read, session)
             self._looks = asyncio.create_task(self._look(session))
         return self._session
+
+    async def _open(self, deadline: int | None) -> Session:
+        """Connect in a thread, which is to have no server to wait for: there are few of them."""
+        while not self._meeting.is_noted(SERVER_ROLE):
+            if deadline is not None and now_ns() >= deadline:
+                break
+            await asyncio.sleep(LOOK_S)
+        is_wanted = True
+        opening = asyncio.get_running_loop().run_in_executor(
+            None, open_session, self, self._meeting, deadline, lambda: is_wanted
+        )
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            is_wanted = False
+            opening.add_done_callback(_end_unwanted)
+            raise
 
     async def _await_room(self, session: Session, deadline: int | None) -> None:
         while len(session.waiting) >= session.options.depth:
@@ -121,7 +140,7 @@ class Client:
         try:
             sender.write(packed, 0.0)
         except TransportTimeout:  # large ones may have to wait for room
-            await asyncio.to_thread(sender.write, packed, remaining_s(deadline))
+            await asyncio.to_thread(session.in_slices, deadline, partial(sender.write, packed))
         except (PeerLost, EndOfStream) as error:
             raise self._lose(session) from error
 
@@ -161,6 +180,7 @@ class Client:
             self._session = None
             with suppress(IpcbenchError, RuntimeError):
                 asyncio.get_running_loop().remove_reader(session.line.fileno())
+        session.failure = session.failure or error
         waiting = [future for future in session.waiting.values() if future is not None and not future.done()]
         session.waiting.clear()
         session.end()
@@ -185,6 +205,11 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace_: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _end_unwanted(opening: asyncio.Future[Session]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().end()
 
 
 class Server(blocking.Server):

@@ -79,7 +79,8 @@ class Client:
         self._numbers = count(1)
         self._sending = threading.RLock()  # what is called when a future is done may call, too
         self._turn = threading.Condition(threading.Lock())
-        self._is_reading = False
+        self._reading_thread = 0
+        self._failed: list[Session] = []
         self._background: threading.Thread | None = None
         self._is_closed = False
         self._session: Session | None = open_session(self, self._meeting, deadline_ns(timeout_s))
@@ -105,7 +106,7 @@ class Client:
             RemoteError: the method raised; it holds the type, the text and the traceback.
             EncodeError: an argument cannot travel; nothing was sent.
             UnknownMethod: the server has no such method.
-            MessageTooLarge: the arguments, or the result, need more than the server's `max_bytes`.
+            MessageTooLarge: the arguments need more than the server's `max_bytes`; if the result does, RemoteError.
             TransportTimeout: there was no reply by then.
             PeerLost: the server died; whether the call was made is not known.
             EndpointClosed: after `close`.
@@ -115,18 +116,27 @@ class Client:
             number, future, session = self._post(method, args, kwargs, deadline, call, None)
             return self._await(number, future, session, deadline, call)
 
-    def submit(self, method: str, /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, method: str, /, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Future[Any]:
         """Call a method; return a future of its result. It waits only if the server's `depth` of calls is in flight.
+
+        Args:
+            method: its name.
+            args: its arguments.
+            timeout_s: how long to wait then; None takes that of `connect`.
+            kwargs: its keyword arguments.
 
         Raises:
             as `call`, but what comes back is in the future.
         """
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        self._post(method, args, kwargs, self._deadline(None), NO_OP, future)
+        self._post(method, args, kwargs, self._deadline(timeout_s), NO_OP, future)
         if self._background is None:
             self._background = threading.Thread(target=self._read_for_futures, name="ipcbench-rpc", daemon=True)
             self._background.start()
+        if not self._reading_thread:
+            with self._turn:
+                self._turn.notify_all()  # of which the thread may be one that has had nothing to read
         return future
 
     def empty(self, shape: Any, dtype: Any = "float32") -> Any:
@@ -146,6 +156,11 @@ class Client:
             session = self._session
             if session is not None:
                 self._fail(session, self._closed())
+            me = threading.get_ident()
+            with self._sending, self._turn:  # others look within a slice whether it has failed
+                self._turn.wait_for(lambda: self._reading_thread in {0, me}, 10 * _LOOK_S)
+            while self._failed:
+                self._failed.pop().end()
             if self._background is not None and self._background is not threading.current_thread():
                 self._background.join()
 
@@ -159,6 +174,8 @@ class Client:
         """Return the session, or begin a new one after the server's death; hold `_sending`."""
         if self._is_closed:
             raise self._closed()
+        if self._session is not None and self._session.is_over():
+            self._lose(self._session)
         if self._session is None:
             self._session = open_session(self, self._meeting, deadline)
             self.methods = tuple(self._session.methods)
@@ -174,6 +191,21 @@ class Client:
         future: Future[Any] | None,
     ) -> tuple[int, Future[Any] | _Waiting, Session]:
         """Send a call; return its number, the future of its result, and where its reply comes."""
+        try:
+            return self._post_in_turn(method, args, kwargs, deadline, call, future)
+        finally:
+            if self._failed:
+                self._end_failed()
+
+    def _post_in_turn(
+        self,
+        method: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        deadline: int | None,
+        call: Call,
+        future: Future[Any] | None,
+    ) -> tuple[int, Future[Any] | _Waiting, Session]:
         with self._sending:
             while not (session := self._connected(deadline)).has_room():
                 why = f"the server has {session.options.depth} calls of this client"
@@ -182,7 +214,7 @@ class Client:
             packed = packed_call(session, method, number, args, kwargs, call)
             waiting = session.waiting[number] = future or _Waiting()
             try:
-                session.line.sender.write(packed, remaining_s(deadline))
+                session.in_slices(deadline, partial(session.line.sender.write, packed))
             except BaseException as error:
                 session.waiting.pop(number, None)
                 if isinstance(error, PeerLost | EndOfStream):
@@ -226,14 +258,14 @@ class Client:
         with self._turn:
             if is_enough():
                 return _NOTHING
-            if self._is_reading:
+            if self._reading_thread:
                 if not self._turn.wait(remaining_s(deadline)):
                     raise TransportTimeout(f"server {self._meeting.name!r}: {why} within the time-out")
                 return _NOTHING
-            self._is_reading = True
+            self._reading_thread = threading.get_ident()
         waiting: Future[Any] | _Waiting | None = None
         try:
-            message = session.line.reader.read(remaining_s(deadline))
+            message = self._message(session, deadline, why)
             kind, _, of_call = head_of(message)
             waiting = session.waiting.pop(of_call, None)
             if of_call == number:
@@ -242,27 +274,39 @@ class Client:
             outcome = None if waiting is None else _outcome(kind, message)
             if isinstance(waiting, _Waiting):  # before the turn ends: its thread must not take the next one
                 _settle(waiting, outcome)
+        finally:
+            with self._turn:
+                self._reading_thread = 0
+                self._turn.notify_all()
+            if self._failed:
+                self._end_failed()
+        if isinstance(waiting, Future):  # whose callbacks may call, too: another reads by then
+            _settle(waiting, outcome)
+        return _NOTHING
+
+    def _message(self, session: Session, deadline: int | None, why: str) -> memoryview:
+        """Return the next message of a server."""
+        try:
+            message: memoryview = session.in_slices(deadline, session.line.reader.read)
         except TransportTimeout as error:
             text = f"server {self._meeting.name!r}: {why} within the time-out; it may still come"
             raise TransportTimeout(text) from error
         except (PeerLost, EndOfStream) as error:
             raise self._lose(session) from error
-        finally:
-            with self._turn:
-                self._is_reading = False
-                self._turn.notify_all()
-        if isinstance(waiting, Future):  # whose callbacks may call, too: another reads by then
-            _settle(waiting, outcome)
-        return _NOTHING
+        except ValueError as error:
+            if session.failure is None:
+                raise
+            raise self._closed() from error  # the interpreter ends, and has closed the session
+        return message
 
     def _read_for_futures(self) -> None:
         """Read replies as long as calls are in flight that no thread waits for."""
         while not self._is_closed:
-            session = self._session
-            if session is None or not session.waiting:
-                with self._turn:
+            with self._turn:
+                session = self._session
+                if session is None or not session.waiting:
                     self._turn.wait(_LOOK_S)
-                continue
+                    continue
             with suppress(TransportError, RemoteError):
                 self._read_one(session, deadline_ns(_LOOK_S), "", partial(not_, session.waiting))
 
@@ -273,6 +317,9 @@ class Client:
         return error
 
     def _fail(self, session: Session, error: TransportError) -> None:
+        session.failure = session.failure or error
+        if session not in self._failed:
+            self._failed.append(session)
         if self._session is session:
             self._session = None
         waiting = [future for future in session.waiting.values() if future is not None]
@@ -280,9 +327,17 @@ class Client:
         for future in waiting:  # before the end: a call that finds the line closed must know why
             if not future.done():
                 future.set_exception(error)
-        session.end()
         with self._turn:
             self._turn.notify_all()
+
+    def _end_failed(self) -> None:
+        """Close sessions that have failed, unless another thread is in a call of their endpoints: it then does so."""
+        if self._sending.acquire(blocking=False):
+            try:
+                while self._failed and not self._reading_thread:
+                    self._failed.pop().end()
+            finally:
+                self._sending.release()
 
     def __enter__(self) -> Self:
         return self

@@ -7,9 +7,9 @@ import selectors
 import threading
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from sys import getrefcount
 from traceback import format_exception
@@ -23,6 +23,7 @@ from ipcbench.channels.rendezvous import Lock, Rendezvous
 from ipcbench.errors import (
     EncodeError,
     EndOfStream,
+    EndpointClosed,
     IpcbenchError,
     MessageTooLarge,
     PeerLost,
@@ -296,6 +297,8 @@ class Loop:
         """Send the result of a call."""
         try:
             with client.lock:
+                if client.line.is_closed:
+                    return
                 packed = client.line.sender.pack(result, HEAD.pack(RESULT, 0, number), "the result")
                 call.replying(packed.size_bytes)
                 self._moved_bytes += packed.size_bytes
@@ -327,8 +330,8 @@ class Loop:
                 return
         except TransportTimeout:
             pass
-        except (PeerLost, EndOfStream):
-            return  # which the next look at it tells
+        except (PeerLost, EndOfStream, EndpointClosed):
+            return  # which the next look at it tells, or has told
         client.outbox.append(b"".join(packed.buffers))
 
     def _empty_outbox(self, client: ServedClient) -> bool:
@@ -346,7 +349,7 @@ class Loop:
         """Open the channels of new clients, and return these."""
         came, roles = [], set(self.meeting.notes(CLIENT_PREFIX))
         for role in sorted(roles - self._known):
-            with suppress(IpcbenchError), ExitStack() as undo:
+            with _said(self.meeting.name), ExitStack() as undo:
                 note = self.meeting.read(role)
                 if note is None:
                     continue
@@ -370,7 +373,8 @@ class Loop:
             if each is client:
                 self.unwatch(descriptor)
                 del self.clients[descriptor]
-        client.line.close()
+        with client.lock:
+            client.line.close()
         if is_dead:
             self._forget(client.role)
 
@@ -411,6 +415,18 @@ def _texts_of(error: BaseException) -> tuple[str, str]:
         except Exception as failure:
             texts.append(f"(making its text raised {type(failure).__name__})")
     return texts[0], texts[1]
+
+
+@contextmanager
+def _said(server: str) -> Iterator[None]:
+    """Warn if the system prevents a client from being served; other reasons are that it has left, or was another
+    server's.
+    """
+    try:
+        yield
+    except IpcbenchError as error:
+        if isinstance(error.__cause__, OSError):
+            _warn(f"a client of server {server!r} is not served: {error}")
 
 
 def _warn(text: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ from ipcbench.rpc.loop import Loop, Served
 from ipcbench.rpc.protocol import Options, meeting_of
 from ipcbench.spec import ChannelSpec, WaitStrategy, require_choice, whole_number
 from ipcbench.util.units import parse_bytes
+from ipcbench.workload.objects import Slot
 
+_CLIENTS_OWN = ("call", "close", "empty", "methods", "submit")
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -45,8 +48,8 @@ class Server:
         Args:
             backend: name of the transport.
             name: 1 to 24 letters, digits, `-` or `_`.
-            max_bytes: size of the largest request and of the largest reply. Shared memory for both is reserved for each
-                client.
+            max_bytes: size of the arrays and bytes in the largest request, and in the largest reply. Shared memory for
+                both is reserved for each client, about 3 times as much (docs/use.md).
             depth: how many calls of a client may be in flight; it then waits.
             threads: how many methods may run at the same time.
             wait: how endpoints wait, see `ChannelSpec.wait`.
@@ -57,11 +60,12 @@ class Server:
         """
         usable_backend(backend)
         size = parse_bytes(max_bytes, "max_bytes") if isinstance(max_bytes, str) else max_bytes
+        size = whole_number("max_bytes", size, 1024, 2**40)
         require_choice("wait", wait, ("auto", "spin", "yield", "block"))
         self._meeting = meeting_of(name)
         self._options = Options(
             backend,
-            whole_number("max_bytes", size, 1024, 2**40),
+            min(2**40, size + Slot.ROOM_BYTES),
             whole_number("depth", depth, 2, 1024),
             wait,
             os.getpid(),
@@ -85,13 +89,17 @@ class Server:
                 with undefined contents. If the function returns that array, it is not copied.
 
         Raises:
-            ConfigError: there is a method of that name.
+            ConfigError: there is a method of that name, or the client has one; or it is a coroutine, and this server is
+                not that of asyncio.
         """
         if function is None:
             return partial(self.method, name=name, copy=copy, out=out)
         chosen = name or function.__name__
-        if chosen in self._methods or chosen.startswith("_") or not isinstance(chosen, str):
-            raise ConfigError("method", chosen, "a name that no other method has, not beginning with _")
+        if not isinstance(chosen, str) or chosen in self._methods or chosen.startswith("_") or chosen in _CLIENTS_OWN:
+            raise ConfigError("method", chosen, "a name that no other method has, nor the client itself, not beginning "
+                              "with _")  # fmt: skip
+        if self._shares and inspect.iscoroutinefunction(function):
+            raise ConfigError("method", chosen, "a function; coroutines are for the server of ipcbench.rpc.aio")
         self._methods[chosen] = Served(chosen, function, self._shares and self._threads == 1 and not copy, out)
         return function
 

@@ -14,7 +14,15 @@ from weakref import finalize
 
 from ipcbench.backend import Address
 from ipcbench.channels.rendezvous import LOOK_S, Lock, Rendezvous
-from ipcbench.errors import EncodeError, PeerLost, RemoteError, TransportError, TransportTimeout, UnknownMethod
+from ipcbench.errors import (
+    EncodeError,
+    EndpointClosed,
+    PeerLost,
+    RemoteError,
+    TransportError,
+    TransportTimeout,
+    UnknownMethod,
+)
 from ipcbench.registry import get_backend
 from ipcbench.rpc.protocol import (
     BELL,
@@ -40,6 +48,8 @@ from ipcbench.workload.objects import Packed, unpack
 
 _FALLBACK = "pipe"
 """What carries calls where shared memory is too small: it needs none."""
+_MOST_NAME = 100
+"""Characters of a method's name in an error."""
 _LOOK_S = 0.1
 """How long it waits for a hello before it looks whether the server still lives."""
 
@@ -54,19 +64,26 @@ class Session:
         numbers: of these.
         line: the channels.
         waiting: futures of the calls in flight, by number; None for one that nobody waits for any more.
+        failure: what calls get once it is over.
         end: closes it once.
     """
 
     end: Callable[[], object]
 
-    def __init__(self, meeting: Rendezvous, deadline: int | None) -> None:
+    def __init__(self, meeting: Rendezvous, deadline: int | None, is_wanted: Callable[[], bool]) -> None:
         """Make the channels, tell the server, and wait for its hello.
 
+        Args:
+            meeting: where the server is found.
+            deadline: until when to wait for it (ns of the clock).
+            is_wanted: whether to go on waiting.
+
         Raises:
-            TransportTimeout: there is none by then.
+            TransportTimeout: there is none by then, or it is not wanted any more.
             TransportError: it is of another version, or the channels cannot be made.
         """
-        self.meeting = meeting
+        self.meeting, self._is_wanted = meeting, is_wanted
+        self.failure: TransportError | None = None
         self._role = f"{CLIENT_PREFIX}{secrets.token_hex(4)}"
         self._lock: Lock | None = None
         self._pid = os.getpid()
@@ -74,6 +91,7 @@ class Session:
         self._addresses: list[Address] = []
         with ExitStack() as undo:
             undo.callback(self._remove)
+            self._look_ns = 0
             self.options = self._await_server(deadline)
             self.line = self._open()
             undo.callback(self.line.close)
@@ -90,9 +108,11 @@ class Session:
                     is_there = meeting.is_held(SERVER_ROLE)
                     if is_there:
                         self._lock = meeting.lock(self._role)
+                        self._life = meeting.life(SERVER_ROLE)
+                        note = meeting.read(SERVER_ROLE) or note
                 if is_there:
                     return Options.from_note(meeting, note)
-            if deadline is not None and now_ns() >= deadline:
+            if (deadline is not None and now_ns() >= deadline) or not self._is_wanted():
                 raise TransportTimeout(
                     f"there is no server {meeting.name!r} on this host ({meeting.path}); start it, or wait longer"
                 )
@@ -128,7 +148,12 @@ class Session:
 
     def _announce(self) -> None:
         self.meeting.write(self._role, client_note(*self._addresses))
-        bell = Doorbell(self.meeting.path / BELL)
+        try:
+            bell = Doorbell(self.meeting.path / BELL)
+        except TransportError as error:
+            if (self.meeting.path / BELL).exists():
+                raise
+            raise PeerLost(f"server {self.meeting.name!r} went away") from error
         bell.ring()
         bell.close()
 
@@ -141,7 +166,7 @@ class Session:
                 with self.meeting.locked(deadline):
                     if not self.meeting.is_held(SERVER_ROLE):
                         raise PeerLost(f"server {self.meeting.name!r} went away") from None
-                if left_s is not None and left_s <= _LOOK_S:
+                if (left_s is not None and left_s <= _LOOK_S) or not self._is_wanted():
                     raise TransportTimeout(
                         f"server {self.meeting.name!r} (process {self.options.pid}) does not answer; it may be "
                         "stopped, or at a long call"
@@ -152,6 +177,42 @@ class Session:
                 raise TransportError(f"server {self.meeting.name!r} says {kind} in place of a hello")
             methods: list[str] = unpack(message, HEAD.size)["methods"]
             return methods
+
+    def is_over(self) -> bool:
+        """Return whether no call is in flight and the server has stopped, or another one has come after it: then the
+        next call is for that one. It looks every 0.1 s.
+
+        Raises:
+            EndpointClosed: this process is a forked child of the one that connected.
+        """
+        now = now_ns()
+        if now < self._look_ns or self.waiting:
+            return False
+        self._look_ns = now + int(_LOOK_S * 1e9)
+        if self._pid != os.getpid():
+            raise EndpointClosed(
+                f"this client of server {self.meeting.name!r} was connected by the process that forked this one; "
+                "connect in this one"
+            )
+        return self._life != self.meeting.life(SERVER_ROLE)
+
+    def in_slices(self, deadline: int | None, operate: Callable[[float], Any]) -> Any:
+        """Return what `operate` returns, which is given a time-out; between short ones, look whether the session has
+        failed in another thread.
+
+        Raises:
+            TransportTimeout: it had none by `deadline`.
+            TransportError: the session has failed.
+        """
+        while True:
+            if self.failure is not None:
+                raise type(self.failure)(*self.failure.args)
+            left_s = remaining_s(deadline)
+            try:
+                return operate(_LOOK_S if left_s is None or left_s > _LOOK_S else left_s)
+            except TransportTimeout:
+                if left_s is not None and left_s <= _LOOK_S:
+                    raise
 
     def has_room(self) -> bool:
         """Return whether there may be another call in flight."""
@@ -166,6 +227,7 @@ class Session:
 
     def close(self) -> None:
         """Close the channels, and remove what belongs to this client."""
+        self.failure = self.failure or self.lost()
         try:
             self.line.close()
         finally:
@@ -187,7 +249,9 @@ class Session:
             get_backend(address.backend)().destroy(address)
 
 
-def open_session(owner: object, meeting: Rendezvous, deadline: int | None) -> Session:
+def open_session(
+    owner: object, meeting: Rendezvous, deadline: int | None, is_wanted: Callable[[], bool] = lambda: True
+) -> Session:
     """Connect to the server, or to the next one if it dies meanwhile. It ends with its owner, or the interpreter.
 
     Raises:
@@ -196,9 +260,9 @@ def open_session(owner: object, meeting: Rendezvous, deadline: int | None) -> Se
     """
     while True:
         try:
-            session = Session(meeting, deadline)
+            session = Session(meeting, deadline, is_wanted)
         except PeerLost:
-            if deadline is not None and now_ns() >= deadline:
+            if (deadline is not None and now_ns() >= deadline) or not is_wanted():
                 raise
         else:
             session.end = finalize(owner, session.close)
@@ -214,8 +278,10 @@ def packed_call(
         UnknownMethod: the server has no such method.
         EncodeError: an argument cannot travel.
     """
+    if not isinstance(method, str):
+        raise UnknownMethod(session.meeting.name, repr(method)[:_MOST_NAME], session.methods)
     if method not in session.numbers:
-        raise UnknownMethod(session.meeting.name, method, session.methods)
+        raise UnknownMethod(session.meeting.name, method[:_MOST_NAME], session.methods)
     head = HEAD.pack(CALL, session.numbers[method], number) + (NO_CONTEXT if call is NO_OP else call.context())
     try:
         packed = session.line.sender.pack([list(args), kwargs], head, "the call")

@@ -231,7 +231,7 @@ class SweepSpec:
             self._require_usual("in_flight", "reply_sizes", "services_s")
 
     def _require_calls(self) -> None:
-        self._require_usual("batches")
+        self._require_usual("batches", "touch")
         if self.payload != "bytes":
             raise ConfigError("payload", self.payload, "bytes for rpc, whose requests and replies are arrays of them")
         for field, values, low, high in (
@@ -241,6 +241,8 @@ class SweepSpec:
             require_some(field, values)
             for value in values:
                 require_range(field, value, low, high)
+        if self.reply_sizes:
+            require_some("reply_sizes", self.reply_sizes)
         for size in self.reply_sizes:
             require_range("reply_sizes", size, 0, MAX_PAYLOAD_BYTES)
         require_range("p99_limit_s", self.p99_limit_s, 1e-6, 60)
@@ -249,7 +251,8 @@ class SweepSpec:
         """Raise ConfigError unless options that do not apply are as nobody gave them."""
         for name in names:
             if (value := getattr(self, name)) != self.__dataclass_fields__[name].default:
-                raise ConfigError(name, ",".join(map(str, value)), f"nothing beside pattern {self.pattern}")
+                words = value if isinstance(value, str) else ",".join(map(str, value))
+                raise ConfigError(name, words, f"nothing beside pattern {self.pattern}")
 
     @property
     def most_readers(self) -> int:

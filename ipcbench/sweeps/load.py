@@ -130,6 +130,8 @@ def _durations_s(value: object, where: str) -> tuple[float, ...]:
 def _reply_sizes(value: object, where: str) -> tuple[int, ...]:
     """Return sizes in bytes; none for `same`."""
     parts = _list(value, where)
+    if "same" in parts and len(parts) > 1:
+        raise ConfigError(where, value, "`same`, or sizes such as 64,1MiB")
     return () if parts == ("same",) else tuple(parse_bytes(part, where) for part in parts)
 
 

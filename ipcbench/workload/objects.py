@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from ipcbench.errors import EncodeError, TransportError
+from ipcbench.errors import ConfigError, EncodeError, TransportError
 
 ALIGN: Final = 64
 """Parts begin at multiples of so many bytes: a cache line, and what vector instructions like."""
@@ -93,8 +93,21 @@ def _address(buffer: Any) -> int:
 
 
 def slot_bytes(shape: Any, dtype: Any) -> int:
-    """Return the size of a slot for an array."""
-    size_bytes: int = math.prod(shape if isinstance(shape, Iterable) else (shape,)) * np.dtype(dtype).itemsize
+    """Return the size of a slot for an array.
+
+    Raises:
+        ConfigError: there is no such array, or it has Python objects.
+    """
+    lengths = tuple(shape) if isinstance(shape, Iterable) else (shape,)
+    if any(not isinstance(length, int | np.integer) or length < 0 for length in lengths):
+        raise ConfigError("shape", shape, "a length, or several")
+    try:
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise ConfigError("dtype", dtype, "a type of NumPy") from error
+    if kind.hasobject:
+        raise ConfigError("dtype", dtype, "a type without Python objects")
+    size_bytes: int = math.prod(map(int, lengths)) * kind.itemsize
     return Slot.ROOM_BYTES + size_bytes
 
 
@@ -232,7 +245,7 @@ class _Packer:
             return known
         if kind is tuple:
             return msgpack.ExtType(_TUPLE, self._packed(list(obj)))
-        if isinstance(obj, np.generic):
+        if isinstance(obj, np.generic) and not isinstance(obj, np.character):
             return msgpack.ExtType(_SCALAR, _described(0, 0, (), _dtype_text(obj.dtype)) + obj.tobytes())
         if kind is _Large:
             return self._part(_BYTES, memoryview(obj.value), (), b"")
@@ -477,6 +490,6 @@ def _dtype_of(text: bytes) -> np.dtype[Any]:
 
 _BYTE = np.dtype(np.uint8)
 _END = b"\0"
-_BASES: tuple[type[Any], ...] = (str, int, float, dict, list)
+_BASES: tuple[type[Any], ...] = (str, bytes, int, float, dict, list)
 """Subclasses of these travel as these."""
 _BYTES_TYPES = frozenset({bytes, bytearray})

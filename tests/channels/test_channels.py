@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -222,7 +223,7 @@ def test_places_are_taken_once(name: str) -> None:
         ({"backend": "pipe"}, "backend"),
         ({"depth": 4}, "depth"),
         ({"max_bytes": 100}, "max_bytes"),
-        ({"pattern": "broadcast", "role": "reader"}, "pattern"),
+        ({"pattern": "broadcast", "role": "reader"}, "role"),
     ],
 )
 def test_both_sides_have_the_same_options(name: str, options: dict[str, Any], field: str) -> None:
@@ -426,3 +427,82 @@ def test_what_nobody_receives_leaves_an_event_loop_idle(name: str, backend: str)
             assert await b.recv(LONG_S) == 1
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_sends_learns_that_the_other_side_has_closed(name: str, backend: str) -> None:
+    with ipcbench.connect(name, backend) as a:
+        b = ipcbench.connect(name)
+        a.send(1)
+        assert b.recv(LONG_S) == 1
+        b.close()
+        a._look_ns = 0  # as after the interval of looks
+        with pytest.raises(PeerLost, match="the other side is gone"):
+            a.send(2, LONG_S)
+        with ipcbench.connect(name) as c:
+            a.reconnect(LONG_S)
+            a.send(3, LONG_S)
+            assert c.recv(LONG_S) == 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_waits_learns_that_another_thread_has_closed_its_end(name: str, backend: str) -> None:
+    for waits in ("recv", "send"):
+        a, b = (ipcbench.connect(name, backend, depth=2, max_bytes=1000) for _ in "ab")
+        a.send(0)
+        assert b.recv(LONG_S) == 0
+        end, begun = (b, threading.Event()) if waits == "recv" else (a, threading.Event())
+
+        def wait(end: Channel, begun: threading.Event) -> None:
+            while True:
+                begun.set()
+                end.recv() if end is b else end.send(bytes(900))  # noqa: B023 - it ends in this turn
+
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(wait, end, begun)
+            begun.wait(LONG_S)
+            end.close()
+            with pytest.raises(EndpointClosed):
+                waiting.result(LONG_S)
+        a.close()
+        b.close()
+
+
+@pytest.mark.parametrize(
+    ("reads", "writes"),
+    [
+        ({}, {"delivery": "latest_value", "readers": 1}),
+        ({}, {"pattern": "queue", "readers": 1}),
+        ({}, {}),
+    ],
+)
+@pytest.mark.parametrize("is_reader_first", [True, False])
+def test_a_reader_without_options_takes_those_of_the_channel(
+    name: str, reads: dict[str, Any], writes: dict[str, Any], is_reader_first: bool
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        if is_reader_first:
+            reading = pool.submit(ipcbench.connect, name, role="reader", timeout_s=LONG_S, **reads)
+        with ipcbench.connect(name, role="writer", **writes) as writer:
+            if not is_reader_first:
+                reading = pool.submit(ipcbench.connect, name, role="reader", timeout_s=LONG_S, **reads)
+            with reading.result(LONG_S) as reader:
+                writer.send("x", LONG_S)
+                assert reader.recv(LONG_S) == "x"
+
+
+def test_a_reader_that_waits_for_a_channel_says_so(name: str) -> None:
+    with pytest.raises(TransportTimeout, match="nobody has made it yet"):
+        ipcbench.connect(name, role="reader", timeout_s=0.01)
+    assert not Rendezvous("at", name).path.exists()
+
+
+def test_two_arrays_in_place_do_not_overlap(name: str) -> None:
+    with ipcbench.connect(name) as a, ipcbench.connect(name) as b:
+        ones, twos = a.empty(10), a.empty(10)
+        ones[:], twos[:] = 1, 2
+        a.send([ones, twos])
+        assert [set(each) for each in b.recv(LONG_S)] == [{1.0}, {2.0}]
+        for shape, dtype in ((-1, "f4"), ((2, -1), "f4"), (3, "O"), (3, "nonsense")):
+            with pytest.raises(ConfigError):
+                a.empty(shape, dtype)

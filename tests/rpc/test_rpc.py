@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 import signal
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import ipcbench.rpc.client
 from ipcbench import rpc, trace
 from ipcbench.errors import (
     ConfigError,
@@ -581,3 +583,126 @@ def test_what_a_coroutine_raises_arrives(name: str) -> None:
         await serving
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_client_that_closes_ends_its_calls(name: str, tmp_path: Path, backend: str) -> None:
+    path = tmp_path / "go"
+    with serving(name, backend), rpc.connect(name, timeout_s=LONG_S) as client:
+        futures = [client.submit("wait_for", str(path)) for _ in range(5)]
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.call, "wait_for", str(path))
+            client.close()
+            for future in (*futures, waiting):
+                with pytest.raises(EndpointClosed):
+                    future.result(LONG_S)
+        path.touch()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ipcbench-rpc")]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_idle_client_calls_the_next_server(name: str, backend: str) -> None:
+    with process(name, backend) as first, rpc.connect(name, timeout_s=LONG_S) as client:
+        assert client.pid() == first.pid
+        first.kill()
+        first.wait()
+        with process(name, backend) as second:
+            with rpc.connect(name, timeout_s=LONG_S) as other:  # until the second one serves
+                while other.pid() != second.pid:
+                    pass
+            client._session._look_ns = 0  # type: ignore[union-attr] # as after the interval of looks
+            assert client.pid() == second.pid
+            second.send_signal(signal.SIGINT)
+            assert second.wait(LONG_S) == 0
+
+
+def test_a_future_is_done_without_delay(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that reads for futures looks rarely by itself: here, after an hour."""
+    monkeypatch.setattr(ipcbench.rpc.client, "_LOOK_S", 3600.0)
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        for number in range(100):
+            assert client.submit("echo", number).result(LONG_S) == [[number], {}]
+        monkeypatch.undo()
+        with client._turn:
+            client._turn.notify_all()
+
+
+@pytest.mark.parametrize("named", ["call", "close", "empty", "methods", "submit", "_x", ""])
+def test_a_method_has_a_name_that_a_client_can_call(named: str) -> None:
+    server = rpc.Server("shm", "x")
+    with pytest.raises(ConfigError, match="method"):
+        server.method(echo, name=named or "_")
+
+
+def test_a_coroutine_is_for_the_server_of_asyncio() -> None:
+    async def wait() -> None: ...
+
+    with pytest.raises(ConfigError, match=r"ipcbench\.rpc\.aio"):
+        rpc.Server("shm", "x").method(wait)
+    rpc.aio.Server("shm", "x").method(wait)
+
+
+def test_a_client_of_a_forked_parent_says_so(name: str) -> None:
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client:
+        client.echo()
+        ours, theirs = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                client._session._look_ns = 0  # type: ignore[union-attr]
+                client.echo()
+            except EndpointClosed as error:
+                os.write(theirs, str(error).encode())
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        assert b"was connected by the process that forked this one; connect in this one" in os.read(ours, 4096)
+        os.close(ours)
+        os.close(theirs)
+        assert client.echo(1) == [[1], {}]
+
+
+def test_connects_that_were_given_up_hold_up_no_others(name: str) -> None:
+    async def main() -> None:
+        waiting = [asyncio.create_task(_echo_with_asyncio(f"{name[:20]}-no")) for _ in range(100)]
+        with serving(name):
+            assert await _echo_with_asyncio(name) == [[1], {}]
+            for each in waiting:
+                each.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+            assert await _echo_with_asyncio(name) == [[1], {}]
+
+    asyncio.run(main())
+
+
+async def _echo_with_asyncio(name: str) -> Any:
+    async with aio.connect(name) as client:
+        return await client.echo(1)
+
+
+def test_a_server_of_asyncio_outlives_clients_that_close_in_a_call(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        server, begun, go = aio.Server("shm", name), asyncio.Event(), asyncio.Event()
+
+        @server.method
+        async def meet() -> None:
+            begun.set()
+            await go.wait()
+
+        serving = asyncio.create_task(server.serve())
+        client = aio.connect(name, timeout_s=LONG_S)
+        calling = [asyncio.create_task(client.meet()) for _ in range(5)]
+        await begun.wait()
+        await client.close()
+        with pytest.raises(EndpointClosed):
+            await calling[0]
+        await asyncio.gather(*calling, return_exceptions=True)
+        go.set()
+        async with aio.connect(name, timeout_s=LONG_S) as other:
+            await other.meet()
+        server.stop()
+        await serving
+
+    asyncio.run(main())
+    gc.collect()
+    assert not caplog.records

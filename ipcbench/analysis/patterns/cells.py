@@ -97,9 +97,8 @@ class CallFigures:
     """The call over the plain round trip, by rounds."""
     p99_limit_ns: float
     within_limit_per_s: float | None
-    """Calls per second: the largest load that was held with a p99 of at most `p99_limit_ns`; None if none was."""
-    is_limit_known: bool
-    """Whether a p99 of at least one load is known."""
+    """Calls per second: the largest load that was held with a p99 of at most `p99_limit_ns`; 0 if none was, and None if
+    one that was held has too few calls for a p99, so that nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,10 +307,11 @@ def _calls(
     if None in intervals:
         return None
     limit_ns = 1e9 * float(run.info.sweep.get("p99_limit_s", USUAL_P99_LIMIT_S))
-    known = [load for load in loads if load.wait_p99_ns is not None or not load.is_held]
-    within = [load.offered_per_s for load in known
-              if load.is_held and load.wait_p99_ns is not None and load.wait_p99_ns.estimate <= limit_ns]  # fmt: skip
-    return CallFigures(*intervals, limit_ns, max(within, default=None), bool(known))  # type: ignore[arg-type] # none is None
+    held = [load for load in loads if load.is_held]
+    within = [load.offered_per_s for load in held
+              if load.wait_p99_ns is not None and load.wait_p99_ns.estimate <= limit_ns]  # fmt: skip
+    is_known = bool(within) or not any(load.wait_p99_ns is None for load in held)
+    return CallFigures(*intervals, limit_ns, max(within, default=0.0) if is_known else None)  # type: ignore[arg-type] # none is None
 
 
 def _recovery(kills: Sequence[TrialResult]) -> RecoveryFigures | None:

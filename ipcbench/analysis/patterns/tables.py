@@ -56,7 +56,7 @@ LEGEND: dict[Work, tuple[str, ...]] = {
         "time: from the moment at which a call is due to its result, p50 / p99 of all clients, at a share of the "
         "backend's own k calls/s; n/a: fewer than 1,000 calls in a round. not held: in half of the rounds or more a "
         "backlog was left, and the time would grow with the window.",
-        "p99 ≤: calls per second of the largest of these loads that was held with a p99 of at most that; – if none.",
+        "p99 ≤: calls per second of the largest of these loads that was held with a p99 of at most that; – if none was, n/a if nobody knows.",
         "plain, call: p50 of a round trip of plain messages with as many bytes over the same transport, and of a call, "
         "one at a time and in turns.",
     ),
@@ -75,9 +75,11 @@ def pattern_tables(cells: Sequence[PatternCell]) -> tuple[Table, ...]:
     a queue one about killed workers.
     """
     found: list[Table] = []
-    for family, some in groupby(cells, key=lambda cell: cell.setting.family()):
-        rows = list(some)
-        found.append(_table(family, rows))
+    families: dict[PatternSetting, list[PatternCell]] = {}
+    for cell in cells:
+        families.setdefault(cell.setting.family(), []).append(cell)
+    for family, rows in families.items():
+        found.append(_table(family, rows, f", {_subject(family)}" if len(families) > 1 else ""))
         batched = [cell for cell in rows if cell.rate_per_s is not None]
         if len({cell.setting.batch for cell in batched}) > 1:
             found.append(_batch_table(family, batched))
@@ -89,18 +91,23 @@ def pattern_tables(cells: Sequence[PatternCell]) -> tuple[Table, ...]:
 
 
 def _title(family: PatternSetting) -> str:
+    name = family.pattern if family.pattern == "rpc" else NAMES[family.pattern].capitalize()
+    return f"{name}: {_subject(family)}"
+
+
+def _subject(family: PatternSetting) -> str:
+    """Return what a family carries and how, beside its pattern."""
     beside = f", {neighbours_words(family.neighbours)}" if family.neighbours else ""
     wait = f", wait {family.wait}" if family.wait != "auto" else ""
     size = size_text(family.payload, family.size)
     encoded = "" if family.size == family.payload_bytes else f" ({family.payload_bytes:,} B encoded)"
     if family.pattern == "rpc":
         work = f", {format_duration_ns(family.service_ns)} of work" if family.service_ns else ""
-        return f"rpc: request {size}, reply {format_bytes(family.reply_bytes)}{work}{wait}{beside}"
-    name = NAMES[family.pattern].capitalize()
-    return f"{name}: {family.payload} of {size}{encoded}, {family.codec}{wait}{beside}"
+        return f"request {size}, reply {format_bytes(family.reply_bytes)}{work}{wait}{beside}"
+    return f"{family.payload} of {size}{encoded}, {family.codec}{wait}{beside}"
 
 
-def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
+def _table(family: PatternSetting, cells: Sequence[PatternCell], subject: str) -> Table:
     together = _TOGETHER[family.pattern == "rpc"]
     several = len({getattr(cell.setting, together) for cell in cells}) > 1
     loads = _loads(cells)
@@ -127,7 +134,7 @@ def _table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
 
     return Table(
         title=_title(family),
-        remarks=tuple(verdicts(cells)),
+        remarks=tuple(verdicts(cells, subject)),
         columns=tuple(_columns(family, cells, several)),
         rows=tuple(row(peers, cell) for peers, cell in lines),
         best_rows=frozenset(index for index, (_, cell) in enumerate(lines) if cell.rank == 1),
@@ -199,13 +206,15 @@ def _marks(cell: PatternCell, letters: dict[str, str]) -> str:
     return " ".join(letters[text] for text in _remarks(cell))
 
 
-def verdicts(cells: Sequence[PatternCell]) -> Iterator[str]:
-    """Yield for each number of peers and batch which backend carries most, as far as the rounds can tell."""
+def verdicts(cells: Sequence[PatternCell], subject: str) -> Iterator[str]:
+    """Yield for each number of peers and batch which backend carries most, as far as the rounds can tell; `subject`
+    tells them from those of other tables.
+    """
     if all(cell.rank is None for cell in cells):
-        yield f"{verdict(cells)}."
+        yield f"{subject.removeprefix(', ')}: {verdict(cells)}." if subject else f"{verdict(cells)}."
         return
     for setting, some in groupby(cells, key=lambda cell: cell.setting):
-        yield f"{peers_words(setting)}: {verdict(list(some))}."
+        yield f"{peers_words(setting)}{subject}: {verdict(list(some))}."
 
 
 def unit_of(setting: PatternSetting) -> str:
@@ -221,7 +230,7 @@ def verdict(cells: Sequence[PatternCell]) -> str:
     unit = _UNITS[measured[0].setting.pattern]
     ranked = [cell for cell in measured if cell.rank is not None]
     if not ranked:
-        rounds = max(cell.rounds_count for cell in measured)
+        rounds = min(cell.rounds_count for cell in measured)
         few = too_few_words(rounds) if rounds < MIN_CLAIM_ROUNDS else "there is nothing to compare it with"
         return f"{measured[0].backend} {rate_words(measured[0])} {unit}, but {few}" if len(measured) == 1 else few
     first = [cell for cell in ranked if cell.rank == 1]
@@ -265,8 +274,8 @@ def _limit_head(cells: Sequence[PatternCell]) -> Column:
 
 
 def _within_limit(cell: PatternCell) -> str:
-    if cell.calls is None or cell.calls.within_limit_per_s is None:
-        return "n/a" if cell.calls is not None and not cell.calls.is_limit_known else NOT_MEASURED
+    if cell.calls is None or not cell.calls.within_limit_per_s:
+        return "n/a" if cell.calls is not None and cell.calls.within_limit_per_s is None else NOT_MEASURED
     return format_significant(cell.calls.within_limit_per_s / 1e3, UNSURE_DIGITS)
 
 
