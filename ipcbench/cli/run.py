@@ -109,8 +109,7 @@ def command(
     Every option overrides a key of the sweep; the defaults below are those of the sweep `default`. Each trial is stored
     as it ends, so Ctrl-C keeps every finished trial.
     """
-    named = {key.name: options[key.name.replace("-", "_")] for key in KEYS}
-    given = {name: value for name, value in named.items() if value not in (None, ())}
+    given = _given(options)
     if resume is None:
         usual = VARIANTS_SWEEP if "variant" in given else DEFAULT_SWEEP
         spec, folder = load_sweep(_sweep_name(sweep, given) or usual, given, preset), _new_folder(out)
@@ -136,6 +135,12 @@ def command(
         analyze = shell_command("ipcbench", "analyze", folder)
         tell(f"results in {folder}; for plots and an interactive report: {analyze}")
     return 0 if show_run(folder, form, full=full) else EXIT_FAILED
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a sweep that were given, by their keys."""
+    values = {key.name: options[key.name.replace("-", "_")] for key in KEYS}
+    return {name: value for name, value in values.items() if value not in (None, ())}
 
 
 def _sweep_name(words: tuple[str, ...], given: Mapping[str, Any]) -> str:

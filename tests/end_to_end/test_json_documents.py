@@ -37,7 +37,7 @@ from tests.schemas import FOLDER, Schema, fields, part_fields, schema_of
 from tests.trace.logs import V1, V3, head, open_calls, row, rows, tq_call, v1_row
 from tests.trace.made import UNIX_NS, Made, both_sides
 from tests.unit.builders import CELLS, CONTRARY, MACHINE, Cell, conditions, make_run
-from tests.unit.pattern_runs import make_pattern_run, pattern_sweep
+from tests.unit.pattern_runs import make_pattern_run, pattern_sweep, short
 
 REFERENCE = shlex.quote(str(ROOT / "results" / "reference"))
 COMMANDS = {
@@ -160,7 +160,7 @@ def made_runs(folder: Path) -> None:
     make_pattern_run(folder / "queue_poor", {"shm": (9000.0, 9100.0, 9200.0)}, change=without_times)
     rpc = pattern_sweep(name="rpc", pattern="rpc", p99_limit_s=0.005)
     make_pattern_run(folder / "rpc", rates, rpc)
-    make_pattern_run(folder / "rpc_once", {"shm": (9000.0,)}, replace(rpc, p99_limit_s=1e-6))
+    make_pattern_run(folder / "rpc_once", {"shm": (9000.0,)}, replace(rpc, p99_limit_s=1e-6), change=short)
     make_pattern_run(folder / "fan_in", rates, pattern_sweep(name="fan-in", pattern="fan_in"))
 
 

@@ -31,7 +31,7 @@ from ipcbench.stats.fairness import jain_index, largest_share
 from ipcbench.sweeps.load import load_sweep
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import INTENDED, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
-from tests.unit.pattern_runs import make_pattern_run, pattern_sweep
+from tests.unit.pattern_runs import make_pattern_run, pattern_sweep, short
 
 
 @pytest.mark.parametrize(
@@ -283,17 +283,6 @@ def unheld(trial: TrialResult) -> TrialResult:
     return replace(trial, windows=tuple(replace(each, is_held=not is_late) for each in trial.windows))
 
 
-def short(trial: TrialResult) -> TrialResult:
-    """Return the trial with too few messages for a p99 in one round."""
-    if trial.spec.round_index or trial.spec.kill:
-        return trial
-    first, *others = trial.windows
-    return replace(
-        trial,
-        windows=(first, *(replace(each, wait=replace(each.wait, count=999), slowest_p99_ns=None) for each in others)),
-    )
-
-
 def test_times_that_say_nothing_are_not_shown(tmp_path: Path) -> None:
     late = tables(make_pattern_run(tmp_path / "late", CLEAR, change=unheld))
     assert as_text(late).count("not held") >= 2
@@ -523,3 +512,23 @@ def test_a_limit_of_which_no_p99_tells_is_unknown(tmp_path: Path) -> None:
     assert cell.calls is not None
     assert cell.calls.within_limit_per_s is None
     assert "n/a" in as_text(tables(run))
+
+
+def test_each_setting_of_calls_has_a_table_of_its_own(tmp_path: Path) -> None:
+    sweep = replace(RPC, peers=(1, 4), services_s=(0.0, 2e-4), reply_sizes=(64, 1024))
+    made = tables(make_pattern_run(tmp_path / "run", CLEAR, sweep))
+    titles = [table.title for table in made.pattern_tables]
+    assert len(titles) == len(set(titles)) == 8, "rates and costs, by reply and service"
+    first = [table for table in made.pattern_tables if table.remarks]
+    for table in first:
+        subject = table.title.partition(": ")[2]
+        assert [remark.partition(": ")[0] for remark in table.remarks] == [
+            f"1 client, {subject}",
+            f"4 clients, {subject}",
+        ]
+
+
+def test_a_rate_of_few_rounds_beside_one_of_many_is_said_to_be_of_few(tmp_path: Path) -> None:
+    made = tables(make_pattern_run(tmp_path / "run", {"shm": (200e3, 0.0, 201e3), "tcp": (20e3, 20.1e3, 19.9e3)}, RPC))
+    text = as_text(made)
+    assert "nothing to compare" not in text

@@ -56,7 +56,8 @@ LEGEND: dict[Work, tuple[str, ...]] = {
         "time: from the moment at which a call is due to its result, p50 / p99 of all clients, at a share of the "
         "backend's own k calls/s; n/a: fewer than 1,000 calls in a round. not held: in half of the rounds or more a "
         "backlog was left, and the time would grow with the window.",
-        "p99 ≤: calls per second of the largest of these loads that was held with a p99 of at most that; – if none was, n/a if nobody knows.",
+        "p99 ≤: calls per second of the largest of these loads that was held with a p99 of at most that; – if none "
+        "was, n/a if nobody knows.",
         "plain, call: p50 of a round trip of plain messages with as many bytes over the same transport, and of a call, "
         "one at a time and in turns.",
     ),
