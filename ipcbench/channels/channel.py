@@ -218,7 +218,8 @@ class Channel:
         if self._is_closed:
             raise self._closed()
         deadline = deadline_ns(timeout_s)
-        self._leave()
+        with self._sends, self._receives:
+            self._leave()
         self._set(self._enter(deadline))
 
     def fileno(self) -> int | None:
