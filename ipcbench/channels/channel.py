@@ -14,6 +14,7 @@ from ipcbench.backend import Reader, Writer
 from ipcbench.channels.rendezvous import LOOK_S
 from ipcbench.channels.sender import Sender
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout, Unsupported
+from ipcbench.sync.ownership import own
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.workload.objects import unpack
 
@@ -29,6 +30,7 @@ class Place:
     Attributes:
         is_latest: whether the channel carries the latest value.
         is_queue: whether each message is a task of one reader.
+        is_left: whether it was given up.
         writer: None for one who only reads.
         reader: None for one who only writes.
         absent: returns the places that nobody has taken yet, and without which nothing can be sent.
@@ -36,7 +38,7 @@ class Place:
         leave: gives it up, after the endpoints have closed.
     """
 
-    __slots__ = ("absent", "are_gone", "is_latest", "is_queue", "leave", "reader", "writer")
+    __slots__ = ("absent", "are_gone", "is_latest", "is_left", "is_queue", "leave", "reader", "writer")
 
     def __init__(
         self,
@@ -48,12 +50,13 @@ class Place:
         are_gone: Callable[[], bool],
         leave: Callable[[], None],
     ) -> None:
-        self.is_latest, self.is_queue = is_latest, is_queue
+        self.is_latest, self.is_queue, self.is_left = is_latest, is_queue, False
         self.writer, self.reader = writer, reader
         self.absent, self.are_gone, self.leave = absent, are_gone, leave
 
     def give_up(self) -> None:
         """Close the endpoints and leave."""
+        self.is_left = True
         with ExitStack() as leaving:
             leaving.callback(self.leave)
             for end in (self.writer, self.reader):
@@ -82,6 +85,12 @@ class Channel:
         self._is_closed = False
         self._sends, self._receives = RLock(), RLock()
         self._set(enter(deadline))
+        own(self)
+
+    def let_go(self) -> None:
+        """In a forked child: be closed, whatever other threads of the parent held."""
+        self._is_closed = True
+        self._sends, self._receives = RLock(), RLock()
 
     def _set(self, place: Place) -> None:
         self._place = place
@@ -249,6 +258,10 @@ class Channel:
                 except TransportTimeout:
                     if left_s is not None and left_s <= _SLICE_S:
                         raise
+                except ValueError as error:
+                    if not self._place.is_left:
+                        raise
+                    raise self._closed() from error  # the interpreter ends, and has closed it
 
     def _sending(self) -> Sender:
         if self._is_closed:

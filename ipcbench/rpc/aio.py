@@ -60,6 +60,7 @@ class Client:
         self._sending = asyncio.Lock()
         self._room = asyncio.Event()
         self._looks: asyncio.Task[None] | None = None
+        self._writing: asyncio.Future[Any] | None = None
         self._is_closed = False
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
@@ -74,8 +75,7 @@ class Client:
         deadline = deadline_ns(self._timeout_s if timeout_s is None else timeout_s)
         with trace.call(method, peer=self._meeting.name) as call:
             async with self._sending:
-                session = await self._connected(deadline)
-                await self._await_room(session, deadline)
+                session = await self._with_room(deadline)
                 number = next(self._numbers)
                 packed = packed_call(session, method, number, args, kwargs, call)
                 future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -84,6 +84,8 @@ class Client:
                     await self._write(session, packed, deadline)
                 except BaseException:
                     session.waiting.pop(number, None)
+                    if future.done() and not future.cancelled():
+                        future.exception()  # the same one; nobody awaits it
                     raise
                 call.sent()
             try:
@@ -125,6 +127,14 @@ class Client:
             opening.add_done_callback(_end_unwanted)
             raise
 
+    async def _with_room(self, deadline: int | None) -> Session:
+        """Return the session once it may have a further call in flight."""
+        while True:
+            session = await self._connected(deadline)
+            await self._await_room(session, deadline)
+            if session.failure is None:
+                return session
+
     async def _await_room(self, session: Session, deadline: int | None) -> None:
         while len(session.waiting) >= session.options.depth:
             self._room.clear()
@@ -140,9 +150,26 @@ class Client:
         try:
             sender.write(packed, 0.0)
         except TransportTimeout:  # large ones may have to wait for room
-            await asyncio.to_thread(session.in_slices, deadline, partial(sender.write, packed))
+            await self._write_in_thread(session, partial(sender.write, packed), deadline)
         except (PeerLost, EndOfStream) as error:
             raise self._lose(session) from error
+
+    async def _write_in_thread(self, session: Session, write: Callable[[float], Any], deadline: int | None) -> None:
+        """Write with a thread's patience; the session stays open until the thread has noticed that it is not to be."""
+        writing = asyncio.get_running_loop().run_in_executor(None, session.in_slices, deadline, write)
+        self._writing = writing
+        writing.add_done_callback(partial(self._end_written, session))
+        try:
+            await asyncio.shield(writing)
+        except (PeerLost, EndOfStream) as error:
+            raise self._lose(session) from error
+
+    def _end_written(self, session: Session, writing: asyncio.Future[Any]) -> None:
+        if not writing.cancelled():
+            writing.exception()  # who awaits it gets it, if anybody does
+        self._writing = None
+        if session.failure is not None:
+            session.end()
 
     def _read(self, session: Session) -> None:
         """Hand all replies that are there to their calls."""
@@ -183,7 +210,8 @@ class Client:
         session.failure = session.failure or error
         waiting = [future for future in session.waiting.values() if future is not None and not future.done()]
         session.waiting.clear()
-        session.end()
+        if self._writing is None:
+            session.end()
         self._room.set()
         for future in waiting:
             future.set_exception(error)

@@ -11,11 +11,13 @@ from itertools import count
 from operator import not_
 from types import TracebackType
 from typing import Any, Self
+from weakref import ref
 
 from ipcbench import trace
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, RemoteError, TransportError, TransportTimeout
 from ipcbench.rpc.protocol import head_of, meeting_of
-from ipcbench.rpc.session import Session, open_session, outcome_of, packed_call
+from ipcbench.rpc.session import Session, forked, open_session, outcome_of, packed_call
+from ipcbench.sync.ownership import own
 from ipcbench.trace.record.call import NO_OP, Call
 from ipcbench.util.clock import deadline_ns, remaining_s
 
@@ -82,9 +84,10 @@ class Client:
         self._reading_thread = 0
         self._failed: list[Session] = []
         self._background: threading.Thread | None = None
-        self._is_closed = False
+        self._is_closed = self._is_forked = False
         self._session: Session | None = open_session(self, self._meeting, deadline_ns(timeout_s))
         self.methods = tuple(self._session.methods)
+        own(self)
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("_"):
@@ -132,7 +135,9 @@ class Client:
         future.set_running_or_notify_cancel()
         self._post(method, args, kwargs, self._deadline(timeout_s), NO_OP, future)
         if self._background is None:
-            self._background = threading.Thread(target=self._read_for_futures, name="ipcbench-rpc", daemon=True)
+            self._background = threading.Thread(
+                target=_read_for_futures, args=(ref(self),), name="ipcbench-rpc", daemon=True
+            )
             self._background.start()
         if not self._reading_thread:
             with self._turn:
@@ -167,7 +172,15 @@ class Client:
     def _deadline(self, timeout_s: float | None) -> int | None:
         return deadline_ns(self._timeout_s if timeout_s is None else timeout_s)
 
+    def let_go(self) -> None:
+        """In a forked child: be closed, whatever other threads of the parent held."""
+        self._is_closed = self._is_forked = True
+        self._sending, self._turn = threading.RLock(), threading.Condition(threading.Lock())
+        self._reading_thread, self._background = 0, None
+
     def _closed(self) -> EndpointClosed:
+        if self._is_forked:
+            return forked(self._meeting.name)
         return EndpointClosed(f"the client of server {self._meeting.name!r} is closed")
 
     def _connected(self, deadline: int | None) -> Session:
@@ -299,16 +312,18 @@ class Client:
             raise self._closed() from error  # the interpreter ends, and has closed the session
         return message
 
-    def _read_for_futures(self) -> None:
-        """Read replies as long as calls are in flight that no thread waits for."""
-        while not self._is_closed:
-            with self._turn:
-                session = self._session
-                if session is None or not session.waiting:
-                    self._turn.wait(_LOOK_S)
-                    continue
-            with suppress(TransportError, RemoteError):
-                self._read_one(session, deadline_ns(_LOOK_S), "", partial(not_, session.waiting))
+    def read_for_futures(self) -> bool:
+        """Read a reply, or wait a short time for one if calls are in flight that no thread waits for; return whether to
+        go on.
+        """
+        with self._turn:
+            session = self._session
+            if session is None or not session.waiting:
+                self._turn.wait(_LOOK_S)
+                return not self._is_closed
+        with suppress(TransportError, RemoteError):
+            self._read_one(session, deadline_ns(_LOOK_S), "", partial(not_, session.waiting))
+        return not self._is_closed
 
     def _lose(self, session: Session) -> PeerLost:
         """Give up a session whose server has died or stopped; return the error for its calls."""
@@ -346,6 +361,15 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace_: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _read_for_futures(client_of: Callable[[], Client | None]) -> None:
+    """Read replies for futures as long as the client is in use: nothing else holds it in between."""
+    while True:
+        client = client_of()
+        if client is None or not client.read_for_futures():
+            return
+        del client
 
 
 _NOTHING: Any = object()

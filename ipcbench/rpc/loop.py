@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import selectors
 import threading
@@ -68,6 +69,7 @@ _FULL_S = 0.002
 """The same while a reply waits for room."""
 _MOST_CHARACTERS = (10_000_000, 10_000, 50)
 """Of each of an error's texts: fewer if the message is too large; the last ones fit into any."""
+_SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC}
 _START_S = _END_S = 5.0
 _HELLO_S = 1.0
 
@@ -114,6 +116,7 @@ class Loop:
         """
         self.meeting = meeting
         self._options = options
+        self._pid = os.getpid()
         self._names = sorted(methods)
         self._methods = [methods[name] for name in self._names]
         self.clients: dict[int, ServedClient] = {}
@@ -273,7 +276,10 @@ class Loop:
         if self._pool is None:
             self._run(client, number, served, arrival, body)
         else:
-            self._pool.submit(self._run, client, number, served, arrival, body)
+            try:
+                self._pool.submit(self._run, client, number, served, arrival, body)
+            except RuntimeError:  # the interpreter ends
+                self.is_stopping = True
 
     def _run(self, client: ServedClient, number: int, served: Served, arrival: Arrival, body: list[Any]) -> None:
         """Carry out a call and send what comes of it."""
@@ -384,9 +390,10 @@ class Loop:
         self.bell.ring()
 
     def end(self) -> None:
-        """Have `run` end before the interpreter does, unless a method takes too long."""
-        self.stop()
-        self._ended.wait(_END_S)
+        """Have `run` end before the interpreter does, unless a method takes too long. A forked child has no `run`."""
+        if self._pid == os.getpid():
+            self.stop()
+            self._ended.wait(_END_S)
 
     def close(self) -> None:
         """Let the methods that run come to their end, and give up the name."""
@@ -419,13 +426,11 @@ def _texts_of(error: BaseException) -> tuple[str, str]:
 
 @contextmanager
 def _said(server: str) -> Iterator[None]:
-    """Warn if the system prevents a client from being served; other reasons are that it has left, or was another
-    server's.
-    """
+    """Warn if something is short, and a client is not served for that; else it has left, or was another server's."""
     try:
         yield
     except IpcbenchError as error:
-        if isinstance(error.__cause__, OSError):
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _SHORTAGES:
             _warn(f"a client of server {server!r} is not served: {error}")
 
 

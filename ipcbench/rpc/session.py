@@ -16,6 +16,7 @@ from ipcbench.backend import Address
 from ipcbench.channels.rendezvous import LOOK_S, Lock, Rendezvous
 from ipcbench.errors import (
     EncodeError,
+    EndOfStream,
     EndpointClosed,
     PeerLost,
     RemoteError,
@@ -190,10 +191,7 @@ class Session:
             return False
         self._look_ns = now + int(_LOOK_S * 1e9)
         if self._pid != os.getpid():
-            raise EndpointClosed(
-                f"this client of server {self.meeting.name!r} was connected by the process that forked this one; "
-                "connect in this one"
-            )
+            raise forked(self.meeting.name)
         return self._life != self.meeting.life(SERVER_ROLE)
 
     def in_slices(self, deadline: int | None, operate: Callable[[float], Any]) -> Any:
@@ -249,6 +247,13 @@ class Session:
             get_backend(address.backend)().destroy(address)
 
 
+def forked(server: str) -> EndpointClosed:
+    """Return the error for a client in a forked child of the process that connected it."""
+    return EndpointClosed(
+        f"this client of server {server!r} was connected by the process that forked this one; connect in this one"
+    )
+
+
 def open_session(
     owner: object, meeting: Rendezvous, deadline: int | None, is_wanted: Callable[[], bool] = lambda: True
 ) -> Session:
@@ -261,7 +266,7 @@ def open_session(
     while True:
         try:
             session = Session(meeting, deadline, is_wanted)
-        except PeerLost:
+        except (PeerLost, EndOfStream):
             if (deadline is not None and now_ns() >= deadline) or not is_wanted():
                 raise
         else:

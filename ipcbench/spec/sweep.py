@@ -40,6 +40,7 @@ USUAL_LOADS = (0.5, 0.8, 0.95)
 USUAL_P99_LIMIT_S = 0.001
 _MAX_IN_FLIGHT = 1024
 _MAX_SERVICE_S = 0.2
+_OF_CALLS = ("in_flight", "reply_sizes", "services_s", "p99_limit_s")
 MAX_PATTERN_WINDOW_S = 5.0
 """The endpoints of a queue or fan-in keep the times of all messages."""
 
@@ -211,7 +212,7 @@ class SweepSpec:
     def _require_pattern(self) -> None:
         require_choice("pattern", self.pattern, WORKS)
         if self.pattern == "broadcast":
-            self._require_usual("peers", "batches", "loads")
+            self._require_usual("peers", "batches", "loads", *_OF_CALLS)
             return
         peers = {"queue": "readers", "fan_in": "writers"}.get(self.pattern, "clients")
         for field, name, low, high in (
@@ -224,23 +225,26 @@ class SweepSpec:
         if self.delivery != "every_message":
             raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
         if self.variants:
-            raise ConfigError("variant", str(self.variants[0]), f"none: a {self.pattern} is measured without variants")
+            raise ConfigError("variant", str(self.variants[0]), f"none: {self.pattern} is measured without variants")
         if self.pattern == "rpc":
             self._require_calls()
         else:
-            self._require_usual("in_flight", "reply_sizes", "services_s")
+            self._require_usual(*_OF_CALLS)
 
     def _require_calls(self) -> None:
         self._require_usual("batches", "touch")
         if self.payload != "bytes":
             raise ConfigError("payload", self.payload, "bytes for rpc, whose requests and replies are arrays of them")
-        for field, values, low, high in (
-            ("in_flight", self.in_flight, 1, _MAX_IN_FLIGHT),
-            ("services_s", self.services_s, 0, _MAX_SERVICE_S),
-        ):
+        for field, values, low, high in (("in_flight", self.in_flight, 1, _MAX_IN_FLIGHT),):
             require_some(field, values)
             for value in values:
                 require_range(field, value, low, high)
+        require_some("services_s", self.services_s)
+        for time_s in self.services_s:
+            if not 0 <= time_s <= _MAX_SERVICE_S:
+                raise ConfigError("services_s", f"{time_s:g} s", f"0 to {1e3 * _MAX_SERVICE_S:g}ms")
+        if self.codec != "raw":
+            raise ConfigError("codec", self.codec, "raw for rpc, which packs what it sends in its own way")
         if self.reply_sizes:
             require_some("reply_sizes", self.reply_sizes)
         for size in self.reply_sizes:
@@ -251,7 +255,7 @@ class SweepSpec:
         """Raise ConfigError unless options that do not apply are as nobody gave them."""
         for name in names:
             if (value := getattr(self, name)) != self.__dataclass_fields__[name].default:
-                words = value if isinstance(value, str) else ",".join(map(str, value))
+                words = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
                 raise ConfigError(name, words, f"nothing beside pattern {self.pattern}")
 
     @property

@@ -414,7 +414,7 @@ def test_the_trials_of_a_round() -> None:
         ("rpc", {"payload": "dict", "codec": "pickle", "sizes": "10"}, "bytes for rpc"),
         ("rpc", {"in-flight": "0"}, "1 to 1,024"),
         ("rpc", {"in-flight": "1,1"}, "each once"),
-        ("rpc", {"service": "2s"}, "0 to 0.2"),
+        ("rpc", {"service": "2s"}, "0 to 200ms"),
         ("rpc", {"reply": "2GiB"}, "0 to 1,073,741,824"),
     ],
 )
