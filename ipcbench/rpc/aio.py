@@ -66,9 +66,7 @@ class Client:
     def __getattr__(self, method: str) -> Callable[..., Any]:
         if method.startswith("_"):
             raise AttributeError(method)
-        bound = partial(self.call, method)
-        setattr(self, method, bound)
-        return bound
+        return partial(self.call, method)  # kept, it would keep this client
 
     async def call(self, method: str, /, *args: Any, timeout_s: float | None = None, **kwargs: Any) -> Any:
         """Call a method and return its result; see `ipcbench.rpc.Client.call`."""

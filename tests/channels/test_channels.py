@@ -506,3 +506,38 @@ def test_two_arrays_in_place_do_not_overlap(name: str) -> None:
         for shape, dtype in ((-1, "f4"), ((2, -1), "f4"), (3, "O"), (3, "nonsense")):
             with pytest.raises(ConfigError):
                 a.empty(shape, dtype)
+
+
+@pytest.mark.parametrize("waits", ["recv", "send"])
+def test_a_forked_child_is_not_held_up_by_a_thread_of_its_parent(name: str, waits: str) -> None:
+    with ipcbench.connect(name, depth=2, max_bytes=1000) as a, ipcbench.connect(name) as b:
+        a.send(0)
+        assert b.recv(LONG_S) == 0
+        with ThreadPoolExecutor(1) as pool:
+
+            def sends() -> None:
+                for _ in range(10):
+                    a.send(bytes(900))
+
+            waiting: Any = pool.submit(b.recv if waits == "recv" else sends)
+            lock = b._receives if waits == "recv" else a._sends
+            assert until(lambda: not lock.acquire(blocking=False) or bool(lock.release()), LONG_S)
+            child = os.fork()
+            if not child:
+                try:
+                    for end in (a, b):
+                        with pytest.raises(EndpointClosed):
+                            end.send(1)
+                        with pytest.raises(EndpointClosed):
+                            end.recv()
+                        end.close()
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+            if waits == "recv":
+                a.send(1)
+            else:
+                for _ in range(10):
+                    b.recv(LONG_S)
+            waiting.result(LONG_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import gc
 import os
 import re
@@ -33,6 +34,7 @@ from ipcbench.errors import (
     UnknownMethod,
 )
 from ipcbench.rpc import aio
+from ipcbench.testing.agents.client import until
 from ipcbench.util.files import temporary_folder
 
 BACKENDS = ("shm", "zmq", "zmq-tcp", "tcp", "pipe", "lmdb")
@@ -706,3 +708,46 @@ def test_a_server_of_asyncio_outlives_clients_that_close_in_a_call(name: str, ca
     asyncio.run(main())
     gc.collect()
     assert not caplog.records
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_client_that_is_dropped_is_closed(name: str, tmp_path: Path, backend: str) -> None:
+    """Also if its calls are in flight: `nothing_is_left` looks for its thread, descriptors and files."""
+    path = tmp_path / "go"
+    gc.disable()
+    try:
+        with serving(name, backend, threads=2):
+            client = rpc.connect(name, timeout_s=LONG_S)
+            assert client.echo(1) == [[1], {}]
+            future = client.submit("wait_for", str(path))
+            del client
+            assert until(lambda: not any(thread.name == "ipcbench-rpc" for thread in threading.enumerate()), LONG_S)
+            path.touch()
+            del future
+    finally:
+        gc.enable()
+
+
+def test_a_forked_child_ends_while_its_parent_calls_and_serves(name: str) -> None:
+    with serving(name), rpc.connect(name, timeout_s=LONG_S) as client, ThreadPoolExecutor(1) as pool:
+        stop = threading.Event()
+
+        def call() -> None:
+            while not stop.is_set():
+                client.echo(1)
+
+        calling = pool.submit(call)
+        for _ in range(5):
+            child = os.fork()
+            if not child:
+                try:
+                    with pytest.raises(EndpointClosed):
+                        client.echo(1)
+                    client.close()
+                    atexit._run_exitfuncs()  # as at the end of a program
+                    os._exit(0)
+                finally:
+                    os._exit(1)
+            assert os.waitpid(child, 0)[1] == 0
+        stop.set()
+        calling.result(LONG_S)
