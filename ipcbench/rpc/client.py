@@ -66,6 +66,20 @@ class _Waiting:
         return self._result
 
 
+class _Pending(Future[Any]):
+    """A future that keeps its client in use until it is done."""
+
+    client: object = None
+
+    def set_result(self, result: Any) -> None:
+        self.client = None
+        super().set_result(result)
+
+    def set_exception(self, exception: BaseException | None) -> None:
+        self.client = None
+        super().set_exception(exception)
+
+
 class Client:
     """Calls the methods of a server; threads may share it. Each method is an attribute: `client.matmul(a, b)`.
 
@@ -129,7 +143,8 @@ class Client:
         Raises:
             as `call`, but what comes back is in the future.
         """
-        future: Future[Any] = Future()
+        future = _Pending()
+        future.client = self
         future.set_running_or_notify_cancel()
         self._post(method, args, kwargs, self._deadline(timeout_s), NO_OP, future)
         if self._background is None:

@@ -714,18 +714,25 @@ def test_a_server_of_asyncio_outlives_clients_that_close_in_a_call(name: str, ca
 def test_a_client_that_is_dropped_is_closed(name: str, tmp_path: Path, backend: str) -> None:
     """Also if its calls are in flight: `nothing_is_left` looks for its thread, descriptors and files."""
     path = tmp_path / "go"
-    gc.disable()
-    try:
-        with serving(name, backend, threads=2):
-            client = rpc.connect(name, timeout_s=LONG_S)
-            assert client.echo(1) == [[1], {}]
-            future = client.submit("wait_for", str(path))
-            del client
-            assert until(lambda: not any(thread.name == "ipcbench-rpc" for thread in threading.enumerate()), LONG_S)
-            path.touch()
-            del future
-    finally:
-        gc.enable()
+
+    def is_gone() -> bool:
+        gc.collect()
+        return not any(thread.name == "ipcbench-rpc" for thread in threading.enumerate())
+
+    with serving(name, backend, threads=2):
+        client = rpc.connect(name, timeout_s=LONG_S)
+        assert client.echo(1) == [[1], {}]
+        client.submit("wait_for", str(path))
+        del client
+        assert until(is_gone, LONG_S)
+        path.touch()
+
+
+def test_futures_outlive_the_clients_variable(name: str) -> None:
+    with serving(name):
+        futures = [rpc.connect(name, timeout_s=LONG_S).submit("echo", number) for number in range(5)]
+        gc.collect()
+        assert [future.result(LONG_S) for future in futures] == [[[number], {}] for number in range(5)]
 
 
 def test_a_forked_child_ends_while_its_parent_calls_and_serves(name: str) -> None:
