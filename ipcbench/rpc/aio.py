@@ -145,6 +145,10 @@ class Client:
 
     async def _write(self, session: Session, packed: Any, deadline: int | None) -> None:
         sender = session.line.sender
+        while self._writing is not None:  # for a call that was cancelled meanwhile
+            await asyncio.wait((self._writing,))
+        if session.failure is not None:
+            raise type(session.failure)(*session.failure.args)
         try:
             sender.write(packed, 0.0)
         except TransportTimeout:  # large ones may have to wait for room

@@ -758,3 +758,30 @@ def test_a_forked_child_ends_while_its_parent_calls_and_serves(name: str) -> Non
             assert os.waitpid(child, 0)[1] == 0
         stop.set()
         calling.result(LONG_S)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_cancelled_call_that_waits_for_room_disturbs_no_other(name: str, backend: str) -> None:
+    async def main(running: subprocess.Popen[str]) -> None:
+        async with aio.connect(name, timeout_s=LONG_S) as client:
+            assert await client.pid() == running.pid
+            running.send_signal(signal.SIGSTOP)
+            arrays = [np.full(2**17 - 100, float(number)) for number in range(12)]
+            calling = [asyncio.create_task(client.echo(array)) for array in arrays]
+            while client._writing is None and len(client._session.waiting) < 12:  # type: ignore[union-attr]
+                await asyncio.sleep(0.001)
+            for each in calling[::2]:
+                each.cancel()
+            await asyncio.sleep(0)
+            small = [np.full(100, float(number)) for number in range(20, 24)]
+            calling += [asyncio.create_task(client.echo(array)) for array in small]
+            running.send_signal(signal.SIGCONT)
+            replies = await asyncio.gather(*calling, return_exceptions=True)
+            for index, array in enumerate((*arrays, *small)):
+                if index % 2 or index >= len(arrays):
+                    assert (replies[index][0][0] == array).all()  # type: ignore[index]
+
+    with process(name, backend, depth=16) as running:
+        asyncio.run(main(running))
+        running.send_signal(signal.SIGINT)
+        assert running.wait(LONG_S) == 0
