@@ -76,4 +76,6 @@ def test_texts_hold_the_parts() -> None:
     assert str(make(errors.UnknownMethod)) == (
         "server 'gpu' has no method 'matml' (did you mean 'matmul'?); it has: matmul, sum"
     )
-    assert str(make(errors.MessageTooLarge)) == "message of 2000 bytes; the channel takes at most 1000"
+    assert str(make(errors.MessageTooLarge)) == (
+        "message of 2000 bytes; the channel takes at most 1000: send less at a time, or make it for larger ones"
+    )
