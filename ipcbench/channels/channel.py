@@ -13,13 +13,12 @@ from weakref import finalize
 from ipcbench.backend import Reader, Writer
 from ipcbench.channels.rendezvous import LOOK_S
 from ipcbench.channels.sender import Sender
+from ipcbench.channels.slices import in_slices
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout, Unsupported
 from ipcbench.sync.ownership import own
-from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
+from ipcbench.util.clock import deadline_ns, now_ns
 from ipcbench.workload.objects import unpack
 
-_SLICE_S = 0.1
-"""Longest single wait, until an endpoint notices that another thread has closed it."""
 _LOOK_NS = 100_000_000
 """Interval of looks of one who sends whether anybody is left who could receive."""
 
@@ -224,8 +223,7 @@ class Channel:
         Raises:
             TransportTimeout: there is none by then.
         """
-        if self._is_closed:
-            raise self._closed()
+        self._require_open()
         deadline = deadline_ns(timeout_s)
         with self._sends, self._receives:
             self._leave()
@@ -245,34 +243,27 @@ class Channel:
     def _in_slices(
         self, lock: AbstractContextManager[Any], deadline: int | None, operate: Callable[[float], Any]
     ) -> Any:
-        """Return what `operate` returns, which is given a time-out; between short ones, look whether another thread has
-        closed the channel.
-        """
+        """Do what one thread at a time may; another may close the channel meanwhile."""
         with lock:
-            while True:
-                if self._is_closed:
-                    raise self._closed()
-                left_s = remaining_s(deadline)
-                try:
-                    return operate(_SLICE_S if left_s is None or left_s > _SLICE_S else left_s)
-                except TransportTimeout:
-                    if left_s is not None and left_s <= _SLICE_S:
-                        raise
-                except ValueError as error:
-                    if not self._place.is_left:
-                        raise
-                    raise self._closed() from error  # the interpreter ends, and has closed it
+            try:
+                return in_slices(deadline, operate, self._require_open)
+            except ValueError as error:
+                if not self._place.is_left:
+                    raise
+                raise self._closed() from error  # the interpreter ends, and has closed it
 
-    def _sending(self) -> Sender:
+    def _require_open(self) -> None:
         if self._is_closed:
             raise self._closed()
+
+    def _sending(self) -> Sender:
+        self._require_open()
         if self._sender is None:
             raise Unsupported(f"this end of channel {self.name!r} only receives: it was connected with role='reader'")
         return self._sender
 
     def _receiving(self) -> Reader:
-        if self._is_closed:
-            raise self._closed()
+        self._require_open()
         if self._place.reader is None:
             raise Unsupported(f"this end of channel {self.name!r} only sends: it was connected with role='writer'")
         return self._place.reader

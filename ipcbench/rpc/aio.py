@@ -147,8 +147,7 @@ class Client:
         sender = session.line.sender
         while self._writing is not None:  # for a call that was cancelled meanwhile
             await asyncio.wait((self._writing,))
-        if session.failure is not None:
-            raise type(session.failure)(*session.failure.args)
+        session.require_live()
         try:
             sender.write(packed, 0.0)
         except TransportTimeout:  # large ones may have to wait for room

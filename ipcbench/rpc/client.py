@@ -218,36 +218,25 @@ class Client:
     ) -> tuple[int, Future[Any] | _Waiting, Session]:
         """Send a call; return its number, the future of its result, and where its reply comes."""
         try:
-            return self._post_in_turn(method, args, kwargs, deadline, call, future)
+            with self._sending:
+                while not (session := self._connected(deadline)).has_room():
+                    why = f"the server has {session.options.depth} calls of this client"
+                    self._read_one(session, deadline, why, session.has_room)
+                number = next(self._numbers)
+                packed = packed_call(session, method, number, args, kwargs, call)
+                waiting = session.waiting[number] = future or _Waiting()
+                try:
+                    session.in_slices(deadline, partial(session.line.sender.write, packed))
+                except BaseException as error:
+                    session.waiting.pop(number, None)
+                    if isinstance(error, PeerLost | EndOfStream):
+                        raise self._lose(session) from error
+                    raise
+                call.sent()
+                return number, waiting, session
         finally:
             if self._failed:
                 self._end_failed()
-
-    def _post_in_turn(
-        self,
-        method: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        deadline: int | None,
-        call: Call,
-        future: Future[Any] | None,
-    ) -> tuple[int, Future[Any] | _Waiting, Session]:
-        with self._sending:
-            while not (session := self._connected(deadline)).has_room():
-                why = f"the server has {session.options.depth} calls of this client"
-                self._read_one(session, deadline, why, session.has_room)
-            number = next(self._numbers)
-            packed = packed_call(session, method, number, args, kwargs, call)
-            waiting = session.waiting[number] = future or _Waiting()
-            try:
-                session.in_slices(deadline, partial(session.line.sender.write, packed))
-            except BaseException as error:
-                session.waiting.pop(number, None)
-                if isinstance(error, PeerLost | EndOfStream):
-                    raise self._lose(session) from error
-                raise
-            call.sent()
-            return number, waiting, session
 
     def _await(
         self, number: int, future: Future[Any] | _Waiting, session: Session, deadline: int | None, call: Call

@@ -14,6 +14,7 @@ from weakref import finalize
 
 from ipcbench.backend import Address
 from ipcbench.channels.rendezvous import LOOK_S, Lock, Rendezvous
+from ipcbench.channels.slices import in_slices
 from ipcbench.errors import (
     EncodeError,
     EndOfStream,
@@ -195,22 +196,13 @@ class Session:
         return self._life != self.meeting.life(SERVER_ROLE)
 
     def in_slices(self, deadline: int | None, operate: Callable[[float], Any]) -> Any:
-        """Return what `operate` returns, which is given a time-out; between short ones, look whether the session has
-        failed in another thread.
+        """Return what `operate` returns, unless the session fails in another thread meanwhile; see `in_slices`."""
+        return in_slices(deadline, operate, self.require_live)
 
-        Raises:
-            TransportTimeout: it had none by `deadline`.
-            TransportError: the session has failed.
-        """
-        while True:
-            if self.failure is not None:
-                raise type(self.failure)(*self.failure.args)
-            left_s = remaining_s(deadline)
-            try:
-                return operate(_LOOK_S if left_s is None or left_s > _LOOK_S else left_s)
-            except TransportTimeout:
-                if left_s is not None and left_s <= _LOOK_S:
-                    raise
+    def require_live(self) -> None:
+        """Raise what it has failed with."""
+        if self.failure is not None:
+            raise type(self.failure)(*self.failure.args)
 
     def has_room(self) -> bool:
         """Return whether there may be another call in flight."""
