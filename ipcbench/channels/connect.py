@@ -128,7 +128,7 @@ def _find(meeting: Rendezvous, role: str, asked: dict[str, Any]) -> tuple[Epoch,
                 raise ConfigError(option, value, f"{epoch.options[key]!r}, as channel {meeting.name!r} was made")
         taken = epoch.take(meeting, role)
         return None if taken is None else (epoch, *taken)
-    if epoch is None and role == "reader" and not asked.keys() & {"pattern", "delivery", "readers", "writers"}:
+    if role == "reader" and not asked.keys() & {"pattern", "delivery", "readers", "writers"}:
         return None  # it has no say in what the channel is
     usual = {**_DEFAULTS, "pattern": "pair" if role == "peer" else "broadcast"}
     options = {**usual, **(epoch.options if epoch is not None else {}), **asked}

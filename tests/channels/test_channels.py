@@ -541,3 +541,20 @@ def test_a_forked_child_is_not_held_up_by_a_thread_of_its_parent(name: str, wait
                 for _ in range(10):
                     b.recv(LONG_S)
             waiting.result(LONG_S)
+
+
+def test_a_worker_that_comes_when_the_writer_has_left_waits_for_the_next_one(name: str) -> None:
+    writer = ipcbench.connect(name, role="writer", pattern="queue", readers=4)
+    with ipcbench.connect(name, role="reader") as first:
+        writer.send(1, LONG_S)
+        assert first.recv(LONG_S) == 1
+        writer.close()  # the epoch is still the first worker's
+        with pytest.raises(TransportTimeout, match="nobody has made it yet"):
+            ipcbench.connect(name, role="reader", timeout_s=0.05)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(ipcbench.connect, name, role="reader", timeout_s=LONG_S)
+            again = ipcbench.connect(name, role="writer", pattern="queue", readers=4)
+            with again, waiting.result(LONG_S) as late:
+                again.send(2, LONG_S)
+                assert late.recv(LONG_S) == 2
+        assert list(first) == []
