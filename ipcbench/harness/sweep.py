@@ -515,5 +515,5 @@ def _estimate(result: TrialResult) -> str:
     if figure is None:
         return "no latency"
     if result.spec.mode == "saturate":
-        return f"{format_significant(figure / 1e3)} k messages/s"
+        return f"{format_significant(figure / 1e3)} k {'calls' if result.spec.pattern == 'rpc' else 'messages'}/s"
     return f"{'round trip' if result.spec.mode == 'pingpong' else 'p50'} {format_duration_ns(figure)}"

@@ -56,6 +56,7 @@ from ipcbench.spec.trial import (
     TrialSpec,
     Work,
     is_sized_in_bytes,
+    work_name,
 )
 
 __all__ = [
@@ -105,4 +106,5 @@ __all__ = [
     "require_range",
     "require_some",
     "whole_number",
+    "work_name",
 ]

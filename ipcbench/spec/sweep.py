@@ -27,8 +27,10 @@ from ipcbench.spec.trial import (
     Touch,
     TrialSpec,
     Work,
+    work_name,
 )
 from ipcbench.util.reference import is_reference
+from ipcbench.util.units import format_duration_ns
 
 _PIN = re.compile(r"auto|none|\d+(,\d+)*")
 _VARIANT_NAME = re.compile(r"[A-Za-z0-9_.-]+")
@@ -223,9 +225,10 @@ class SweepSpec:
                 require_range(name, value, low, high)
         require_range("window_s", self.window_s, 0.01, MAX_PATTERN_WINDOW_S)
         if self.delivery != "every_message":
-            raise ConfigError("delivery", self.delivery, f"every_message for a {self.pattern}")
+            raise ConfigError("delivery", self.delivery, f"every_message for {work_name(self.pattern)}")
         if self.variants:
-            raise ConfigError("variant", str(self.variants[0]), f"none: {self.pattern} is measured without variants")
+            allowed = f"none: {work_name(self.pattern)} is measured without variants"
+            raise ConfigError("variant", str(self.variants[0]), allowed)
         if self.pattern == "rpc":
             self._require_calls()
         else:
@@ -242,7 +245,7 @@ class SweepSpec:
         require_some("services_s", self.services_s)
         for time_s in self.services_s:
             if not 0 <= time_s <= _MAX_SERVICE_S:
-                raise ConfigError("services_s", f"{time_s:g} s", f"0 to {1e3 * _MAX_SERVICE_S:g}ms")
+                raise ConfigError("services_s", format_duration_ns(1e9 * time_s), f"0 to {1e3 * _MAX_SERVICE_S:g}ms")
         if self.codec != "raw":
             raise ConfigError("codec", self.codec, "raw for rpc, which packs what it sends in its own way")
         if self.reply_sizes:
@@ -255,8 +258,9 @@ class SweepSpec:
         """Raise ConfigError unless options that do not apply are as nobody gave them."""
         for name in names:
             if (value := getattr(self, name)) != self.__dataclass_fields__[name].default:
-                words = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-                raise ConfigError(name, words, f"nothing beside pattern {self.pattern}")
+                values = value if isinstance(value, tuple) else (value,)
+                words = (format_duration_ns(1e9 * each) if name.endswith("_s") else f"{each}" for each in values)
+                raise ConfigError(name, ",".join(words), f"nothing beside pattern {work_name(self.pattern)}")
 
     @property
     def most_readers(self) -> int:

@@ -31,6 +31,11 @@ SAMPLE = "sample"
 """Payload from a file of the user's."""
 
 
+def work_name(work: str) -> str:
+    """Return what users call it: `fan-in`."""
+    return work.replace("_", "-")
+
+
 def is_sized_in_bytes(payload: str) -> bool:
     """Return whether a payload's size is a number of bytes; else it counts entries, or is what a function gets."""
     return payload not in COUNTED_PAYLOADS and not is_reference(payload)

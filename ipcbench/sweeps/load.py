@@ -30,6 +30,7 @@ from ipcbench.spec import (
     SweepSpec,
     Variant,
     is_sized_in_bytes,
+    work_name,
 )
 from ipcbench.util.files import status_of
 from ipcbench.util.units import parse_bytes, parse_count, parse_duration_s, parse_rate_per_s, parse_ratio
@@ -438,11 +439,12 @@ def _peer_fields(
     if pattern != "broadcast":
         for key in _BROADCAST_ONLY:
             if key in options:
-                raise ConfigError(where[key], options[key], f"nothing beside the pattern {pattern}")
+                raise ConfigError(where[key], options[key], f"nothing beside pattern {work_name(str(pattern))}")
     for key in ("writers", "clients"):
         if key in where and pattern in WORKS and key != _PEERS_KEY.get(pattern):
             hint = "; --readers 1,4" if pattern == "queue" else ""
-            raise ConfigError(where[key], fields["peers"], f"nothing beside the pattern {pattern}{hint}")
+            peers = ",".join(map(str, cast(tuple[int, ...], fields["peers"])))
+            raise ConfigError(where[key], peers, f"nothing beside pattern {work_name(str(pattern))}{hint}")
     if pattern == "queue":
         return {"peers": readers, "readers": max(readers, default=1)} if readers else {"peers": (1,)}
     if len(readers) > 1 or (pattern in {"fan_in", "rpc"} and "readers" in options and readers != (1,)):

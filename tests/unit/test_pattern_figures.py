@@ -31,6 +31,7 @@ from ipcbench.stats.fairness import jain_index, largest_share
 from ipcbench.sweeps.load import load_sweep
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import INTENDED, SEQUENCE, Outgoing, Phase, unpack_stamp, unpack_word
+from tests.unit.builders import conditions, quantiles
 from tests.unit.pattern_runs import make_pattern_run, pattern_sweep, short
 
 
@@ -294,6 +295,34 @@ def test_times_that_say_nothing_are_not_shown(tmp_path: Path) -> None:
     assert load["wait_p99_us"] is None
 
 
+def test_times_are_of_the_rounds_in_which_the_rate_was_held(tmp_path: Path) -> None:
+    def first_late(trial: TrialResult) -> TrialResult:
+        if trial.spec.round_index or trial.spec.kill:
+            return trial
+        flat_out, *loads = trial.windows
+        return replace(
+            trial, windows=(flat_out, *(replace(each, is_held=False, wait=quantiles(9e9)) for each in loads))
+        )
+
+    (load, *_), *_ = (
+        cell.loads for cell in pattern_cells(make_pattern_run(tmp_path / "run", CLEAR, change=first_late))
+    )
+    assert (load.held_count, load.rounds_count) == (2, 3)
+    assert load.wait_p50_ns is not None
+    assert load.wait_p50_ns.high == pytest.approx(5_000, rel=1e-3)
+
+
+def test_the_header_tells_processes_and_the_cpu_time_of_others(tmp_path: Path) -> None:
+    def disturbed(trial: TrialResult) -> TrialResult:
+        return replace(trial, conditions=replace(conditions(), others_cpu_ratio=0.3))
+
+    header = tables(make_pattern_run(tmp_path / "run", CLEAR, change=disturbed)).header
+    (load,) = (line for line in header if line.startswith("load"))
+    assert load.startswith("load: 3 processes on ")
+    assert load.endswith("other processes took 30 % of the CPU time")
+    assert not any(line.startswith("noise") for line in header)
+
+
 def test_failed_trials_are_named_and_their_cells_have_no_figures(tmp_path: Path) -> None:
     run = make_pattern_run(tmp_path / "run", {"shm": CLEAR["shm"], "zmq": (0, 0, 0)}, skipped={"mpi": "cannot"})
     shown = tables(run)
@@ -395,9 +424,9 @@ def test_the_trials_of_a_round() -> None:
     [
         ("default", {"readers": "1,2"}, "one number"),
         ("default", {"batch": "4"}, "nothing beside pattern broadcast"),
-        ("default", {"writers": "4"}, "nothing beside the pattern broadcast"),
+        ("default", {"writers": "4"}, "nothing beside pattern broadcast"),
         ("queue", {"writers": "4"}, "--readers 1,4"),
-        ("queue", {"mode": "paced"}, "nothing beside the pattern queue"),
+        ("queue", {"mode": "paced"}, "nothing beside pattern queue"),
         ("queue", {"batch": "0"}, "1 to 4,096"),
         ("queue", {"load": "120%"}, "0.01 to 1"),
         ("queue", {"load": "50%,50%"}, "each once"),
@@ -406,10 +435,10 @@ def test_the_trials_of_a_round() -> None:
         ("queue", {"window": "6s"}, "0.01 to 5"),
         ("fan-in", {"readers": "2"}, "1 for a fan-in"),
         ("fan-in", {"pattern": "star"}, "broadcast"),
-        ("fan-in", {"clients": "2"}, "nothing beside the pattern fan_in"),
+        ("fan-in", {"clients": "2"}, "nothing beside pattern fan-in"),
         ("queue", {"in-flight": "2"}, "nothing beside pattern queue"),
         ("rpc", {"readers": "2"}, "1 for a fan-in, and for rpc"),
-        ("rpc", {"writers": "2"}, "nothing beside the pattern rpc"),
+        ("rpc", {"writers": "2"}, "nothing beside pattern rpc"),
         ("rpc", {"batch": "2"}, "nothing beside pattern rpc"),
         ("rpc", {"payload": "dict", "codec": "pickle", "sizes": "10"}, "bytes for rpc"),
         ("rpc", {"in-flight": "0"}, "1 to 1,024"),

@@ -70,12 +70,12 @@ class LoadFigures:
     offered_per_s: float
     """By all writers together: median over the rounds."""
     held_count: int
-    """Rounds in which the rate was held; if these are not more than half, the times say nothing."""
+    """Rounds in which the rate was held; the times are of these, and say nothing if they are not more than half."""
     rounds_count: int
     wait_p50_ns: Interval | None
-    """Median over the rounds of their p50."""
+    """Median over these rounds of their p50; None if there are none."""
     wait_p99_ns: Interval | None
-    """The same of p99; None if a round has too few messages."""
+    """The same of p99; None if one of them has too few messages."""
     slowest_p99_ns: Interval | None
     """Fan-in and rpc: the same of the p99 of the writer or client with the highest."""
 
@@ -267,16 +267,17 @@ def _interval(setting: PatternSetting, backend: str, purpose: str, values: Mappi
 
 def _load(setting: PatternSetting, backend: str, sound: Mapping[str, TrialResult], load: float) -> LoadFigures:
     windows = {name: window for name, trial in sound.items() for window in trial.windows if window.load_ratio == load}
+    held = {name: window for name, window in windows.items() if window.is_held}
 
     def over_rounds(purpose: str, figure: Callable[[PatternWindow], float | None]) -> Interval | None:
-        """Return the median over all rounds; None if one of them has no such figure."""
-        known = {name: value for name, window in windows.items() if (value := figure(window)) is not None}
-        return _interval(setting, backend, f"{purpose} {load}", known) if len(known) == len(windows) else None
+        """Return the median over the rounds in which the rate was held; None if one of them has no such figure."""
+        known = {name: value for name, window in held.items() if (value := figure(window)) is not None}
+        return _interval(setting, backend, f"{purpose} {load}", known) if len(known) == len(held) else None
 
     return LoadFigures(
         load_ratio=load,
         offered_per_s=median(window.offered_per_s or 0.0 for window in windows.values()),
-        held_count=sum(window.is_held for window in windows.values()),
+        held_count=len(held),
         rounds_count=len(windows),
         wait_p50_ns=over_rounds("p50", lambda window: window.wait.p50_ns if window.wait else None),
         wait_p99_ns=over_rounds("p99", _p99_ns),
@@ -353,7 +354,7 @@ def cell_fields(cell: PatternCell) -> dict[str, Any]:
 
 
 def _load_fields(load: LoadFigures) -> dict[str, Any]:
-    few = load.rounds_count < MIN_CLAIM_ROUNDS
+    few = load.held_count < MIN_CLAIM_ROUNDS
     times = {"wait_p50": load.wait_p50_ns, "wait_p99": load.wait_p99_ns, "slowest_writer_p99": load.slowest_p99_ns}
     held = load.is_held
     values: dict[str, Any] = {name: getattr(load, name) for name in ("load_ratio", "offered_per_s", "held_count")}

@@ -20,7 +20,7 @@ from ipcbench.analysis.summary.wording import (
     too_few_words,
 )
 from ipcbench.render.table import NOT_MEASURED, Column, Table, footnote_letters, number
-from ipcbench.spec import Work
+from ipcbench.spec import Work, work_name
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, UNSURE_DIGITS, Interval, ratio, rounds_in_common
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -30,7 +30,6 @@ _PEERS: dict[Work, tuple[str, str]] = {
     "queue": ("worker", "workers"), "fan_in": ("writer", "writers"), "rpc": ("client", "clients"),
 }  # fmt: skip
 _UNITS: dict[Work, str] = {"queue": "k tasks/s", "fan_in": "k msg/s", "rpc": "k calls/s"}
-NAMES: dict[Work, str] = {"queue": "queue", "fan_in": "fan-in", "rpc": "rpc"}
 
 LEGEND: dict[Work, tuple[str, ...]] = {
     "queue": (
@@ -38,24 +37,25 @@ LEGEND: dict[Work, tuple[str, ...]] = {
         "are by it, within equal workers and batches.",
         "busiest: the share of the tasks that the busiest worker got; even shares would be 1 / workers.",
         "wait: from the intended send of a task to the begin of its work, p50 / p99, at a share of the backend's own "
-        "k tasks/s; n/a: fewer than 1,000 tasks in a round. not held: in half of the rounds or more a backlog was "
-        "left, and the wait would grow with the window.",
+        "k tasks/s; n/a: fewer than 1,000 tasks in a round, take a longer --window. not held: in half of the rounds or "
+        "more a backlog was left, and the wait would grow with the window.",
     ),
     "fan_in": (
         "k msg/s: messages of all writers together while all write flat out, with its 95 % interval; ranks are by it, "
         "within equal writers and batches.",
         "fair: Jain's index of the writers' rates: 1 if all get the same, 1 / writers if one gets everything.",
         "time: from the intended send of a message to its receipt, p50 of all / p99 of the slowest writer, at a share "
-        "of the backend's own k msg/s; n/a: a writer sent fewer than 1,000 messages in a round. not held: in half of "
-        "the rounds or more a backlog was left, and the time would grow with the window.",
+        "of the backend's own k msg/s; n/a: a writer sent fewer than 1,000 messages in a round, take a longer "
+        "--window. not held: in half of the rounds or more a backlog was left, and the time would grow with the "
+        "window.",
     ),
     "rpc": (
         "k calls/s: calls of all clients together while each makes one after the other, as many at a time as it has in "
         "flight, with its 95 % interval; ranks are by it, within equal clients and calls in flight.",
         "fair: Jain's index of the clients' rates: 1 if all get the same, 1 / clients if one gets everything.",
         "time: from the moment at which a call is due to its result, p50 / p99 of all clients, at a share of the "
-        "backend's own k calls/s; n/a: fewer than 1,000 calls in a round. not held: in half of the rounds or more a "
-        "backlog was left, and the time would grow with the window.",
+        "backend's own k calls/s; n/a: fewer than 1,000 calls in a round, take a longer --window. not held: in half of "
+        "the rounds or more a backlog was left, and the time would grow with the window.",
         "p99 ≤: calls per second of the largest of these loads that was held with a p99 of at most that; – if none "
         "was, n/a if nobody knows.",
         "plain, call: p50 of a round trip of plain messages with as many bytes over the same transport, and of a call, "
@@ -92,7 +92,7 @@ def pattern_tables(cells: Sequence[PatternCell]) -> tuple[Table, ...]:
 
 
 def _title(family: PatternSetting) -> str:
-    name = family.pattern if family.pattern == "rpc" else NAMES[family.pattern].capitalize()
+    name = family.pattern if family.pattern == "rpc" else work_name(family.pattern).capitalize()
     return f"{name}: {_subject(family)}"
 
 
@@ -185,16 +185,16 @@ def _share(ratio: float | None) -> str:
 
 def _times(cell: PatternCell, ratio: float) -> str:
     load = next((load for load in cell.loads if load.load_ratio == ratio), None)
+    if load is not None and not load.is_held:
+        return NOT_HELD
     if load is None or load.wait_p50_ns is None:
         return NOT_MEASURED
-    if not load.is_held:
-        return NOT_HELD
     tail = load.slowest_p99_ns if cell.setting.pattern == "fan_in" else load.wait_p99_ns
     return f"{_time(load, load.wait_p50_ns)} / {'n/a' if tail is None else _time(load, tail)}"
 
 
 def _time(load: LoadFigures, time: Interval) -> str:
-    digits = time.digits if load.rounds_count >= MIN_CLAIM_ROUNDS else UNSURE_DIGITS
+    digits = time.digits if load.held_count >= MIN_CLAIM_ROUNDS else UNSURE_DIGITS
     return number(time.estimate, 1e3, digits=min(digits, UNSURE_DIGITS))
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from ipcbench.analysis.patterns.cells import PatternCell, cell_fields, pattern_cells
-from ipcbench.analysis.patterns.tables import NAMES, NOT_HELD, peers_words, rate_words, unit_of, verdict
+from ipcbench.analysis.patterns.tables import NOT_HELD, peers_words, rate_words, unit_of, verdict
 from ipcbench.analysis.recommend.answer import Exclusion
 from ipcbench.analysis.recommend.needs import Offer, refusals, registered_offers, stored_offers
 from ipcbench.analysis.summary.notes import one_line, printable
@@ -18,7 +18,7 @@ from ipcbench.analysis.summary.wording import joined, plural
 from ipcbench.render.document import head
 from ipcbench.render.text import bullets, escape, wrapped
 from ipcbench.results.store import Run
-from ipcbench.spec import Pattern
+from ipcbench.spec import Pattern, work_name
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -47,13 +47,13 @@ class PatternQuestion:
         with_peers = "" if peers is None else f" with {plural(peers, many[:-1], many)}"
         rate = f" at {self.rate_per_s:,.10g} messages/s" if self.rate_per_s is not None else ""
         size = format_bytes(self.payload_bytes)
-        return ", ".join((f"a {NAMES[self.pattern]} of {size}{with_peers}{rate}", *self.needs))
+        return ", ".join((f"a {work_name(self.pattern)} of {size}{with_peers}{rate}", *self.needs))
 
     def command(self) -> str:
         """Return the command that measures it."""
         option = "readers" if self.pattern == "queue" else "writers"
         peers = "" if self.peers is None else f" --{option} {self.peers}"
-        return f"ipcbench run {NAMES[self.pattern]} --payload bytes --codec raw --sizes {self.payload_bytes}{peers}"
+        return f"ipcbench run {work_name(self.pattern)} --payload bytes --codec raw --sizes {self.payload_bytes}{peers}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _refusal(question: PatternQuestion, offer: Offer | None) -> str:
         return "not registered here, so what it can do is not known"
     reasons = refusals(offer, question.payload_bytes, question.peers or 1, "every_message", question.needs)
     if question.pattern not in offer.capabilities.patterns:
-        reasons.append(f"it does not offer pattern {NAMES[question.pattern]}")
+        reasons.append(f"it does not offer pattern {work_name(question.pattern)}")
     return "; ".join(reasons)
 
 
@@ -250,7 +250,7 @@ def _gap_words(run: Run, question: PatternQuestion, cells: Sequence[PatternCell]
     sizes = sorted({cell.setting.payload_bytes for cell in cells})
     counts = sorted({cell.setting.peers for cell in cells})
     if not cells:
-        return f"run {run.info.run_id} has no trial of a {NAMES[question.pattern]} that counts"
+        return f"run {run.info.run_id} has no trial of a {work_name(question.pattern)} that counts"
     measured = joined([format_bytes(size) for size in sizes])
     many = "workers" if question.pattern == "queue" else "writers"
     return f"run {run.info.run_id} measured {measured} with {joined(list(map(str, counts)))} {many}"

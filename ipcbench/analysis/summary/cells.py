@@ -188,3 +188,5 @@ class Summary:
     placement_ns: tuple[float, float] | None
     """Smallest and largest placement probe of the run."""
     problems: tuple[str, ...]
+    pattern_trials: tuple[TrialResult, ...] = ()
+    """Of queues, fan-in and rpc, whose figures are in ipcbench/analysis/patterns/."""

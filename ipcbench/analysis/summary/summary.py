@@ -83,6 +83,7 @@ def summarise(run: Run) -> Summary:
         controls=controls(run),
         placement_ns=(min(probes), max(probes)) if probes else None,
         problems=run.problems + _absent_sizes(run),
+        pattern_trials=run.pattern_trials,
     )
 
 

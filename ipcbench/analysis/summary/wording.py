@@ -20,7 +20,7 @@ from ipcbench.analysis.summary.cells import (
 )
 from ipcbench.analysis.summary.notes import WRONG_WORDS, others_cpu_ratio, stamped_count
 from ipcbench.render.table import NOT_MEASURED, number
-from ipcbench.results.model import RunInfo
+from ipcbench.results.model import RunInfo, TrialResult
 from ipcbench.spec import COUNTED_PAYLOADS, is_sized_in_bytes
 from ipcbench.stats.decisions import compare
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
@@ -429,8 +429,9 @@ def _header(summary: Summary) -> Iterator[str]:
         if info.floor.wakeup_ns is not None:
             yield f"wake-up floor: {format_duration_ns(info.floor.wakeup_ns)} to wake a process that sleeps on a pipe"
     settings = [ranking.setting for ranking in summary.settings]
-    yield from (_load_words(summary, readers) for readers in sorted({setting.readers for setting in settings}))
-    yield _noise_words(summary)
+    yield from _load_words(summary)
+    if settings or not summary.pattern_trials:  # the tables of a pattern have intervals, and no noise of their own
+        yield _noise_words(summary)
     yield from _control_words(summary.controls)
     if summary.placement_ns is not None:
         times = " to ".join(dict.fromkeys(map(format_duration_ns, summary.placement_ns)))
@@ -476,21 +477,26 @@ def _cores(summary: Summary) -> str:
     return f"{cores:g}" if isinstance(cores, int | float) else ""
 
 
-def _load_words(summary: Summary, readers: int) -> str:
+def _load_words(summary: Summary) -> Iterator[str]:
+    """Yield for each number of processes how many cores there are, and who else used them."""
+    groups: dict[int, list[TrialResult]] = {}
+    broadcasts = (trial for cell in cells_of(summary.settings) for trial in cell.trials)
+    for trial in (*broadcasts, *summary.pattern_trials):
+        groups.setdefault(trial.spec.endpoints_count, []).append(trial)
     cores = summary.info.machine.get("usable_cores")
-    text = f"load: {readers + 1} processes on {_cores(summary) or 'an unknown number of'} cores"
-    if isinstance(cores, int | float) and readers + 1 > cores:
-        text += (
-            ": oversubscribed; they take turns, so latencies include time spent waiting for a core, and more cores may "
-            "change the ranks"
-        )
-    rankings = [ranking for ranking in summary.settings if ranking.setting.readers == readers]
-    if any(neighbours := sorted({ranking.setting.neighbours for ranking in rankings})):
-        text += f"; {joined([neighbours_words(count) for count in neighbours])}"
-    others = others_cpu_ratio([trial for cell in cells_of(rankings) for trial in cell.trials])
-    if others is not None and others >= _MIN_OTHERS_RATIO:
-        text += f"; other processes took {others:.0%} of the CPU time".replace("%", " %")
-    return text
+    for processes, trials in sorted(groups.items()):
+        text = f"load: {processes} processes on {_cores(summary) or 'an unknown number of'} cores"
+        if isinstance(cores, int | float) and processes > cores:
+            text += (
+                ": oversubscribed; they take turns, so latencies include time spent waiting for a core, and more cores "
+                "may change the ranks"
+            )
+        if any(neighbours := sorted({trial.spec.neighbours for trial in trials})):
+            text += f"; {joined([neighbours_words(count) for count in neighbours])}"
+        others = others_cpu_ratio(trials)
+        if others is not None and others >= _MIN_OTHERS_RATIO:
+            text += f"; other processes took {others:.0%} of the CPU time".replace("%", " %")
+        yield text
 
 
 def _control_words(controls: Sequence[Control]) -> Iterator[str]:

@@ -33,6 +33,10 @@ _TRIES_COUNT = 8
 
 _LEAST_BATCHES = 20
 """Of each writer, in the window flat out: one more or less is then 5 % of the rate."""
+_P99_COUNT = 1_200
+"""A p99 takes 1,000 messages, and some may come late."""
+_MOST_TIMES = 4.0
+"""How many times as long as flat out a window at a rate may be, so that the rounds fit into the budget."""
 
 VICTIM = 1
 """Process number of the worker that is killed."""
@@ -119,7 +123,14 @@ class PatternTrial(Trial):
             self._steps.append(self._flat_out(self._trial.window_s / self._trial.turns))
             return
         load, first = self._trial.loads[len(self._steps) - 1], self._steps[0]
-        self._steps.append(self._measure(first.window_ns / 1e9, load, load * first.capacity_per_s))
+        rate_per_s = load * first.capacity_per_s
+        self._steps.append(self._measure(self._window_s(first.window_ns / 1e9, rate_per_s), load, rate_per_s))
+
+    def _window_s(self, flat_out_s: float, rate_per_s: float) -> float:
+        """Return the window at a rate: that of flat out, or a few times as long if a p99 takes it."""
+        needed = _P99_COUNT * (len(self._writers) if self._trial.pattern == "fan_in" else 1)  # p99 is of each writer
+        longest_s = max(flat_out_s, min(_MOST_TIMES * flat_out_s, MAX_PATTERN_WINDOW_S))
+        return min(longest_s, max(flat_out_s, needed / rate_per_s))
 
     def _flat_out(self, window_s: float) -> Step:
         """Return a window flat out; it is longer than `window_s` if too few batches fit into that for a rate, which

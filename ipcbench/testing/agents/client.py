@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -15,6 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 import msgpack
+import psutil
 
 from ipcbench.errors import TrialError, WorkerTimeout
 from ipcbench.processes.control_channel import EXIT, ControlConnection
@@ -155,6 +155,13 @@ class ThreadAgent(Agent):
         self._inbox.put(None)
 
 
+def _process_of(pid: int) -> psutil.Process | None:
+    """Return the process that has this number now, not one that gets it later; None if there is none."""
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid)
+    return None
+
+
 class ProcessAgent(Agent):
     """An agent in a process of its own.
 
@@ -168,6 +175,7 @@ class ProcessAgent(Agent):
     def __init__(self, number: int, pid: int, channel: ControlConnection, launch: Launch) -> None:
         super().__init__(number)
         self.pid = pid
+        self._process = _process_of(pid)
         self._channel = channel
         self._launch = launch
 
@@ -191,7 +199,7 @@ class ProcessAgent(Agent):
 
     def stacks(self) -> str:
         before = self._launch.output_size()
-        os.kill(self.pid, signal.SIGUSR1)
+        self._signal(signal.SIGUSR1)
         until(lambda: "_run_module_as_main" in self._launch.tail(_LAST_BYTES, before), _STACKS_S)
         return self._launch.tail(_LAST_BYTES, before) or "(it did not say where it is)"
 
@@ -219,8 +227,12 @@ class ProcessAgent(Agent):
 
     def _strike(self) -> None:
         self.killed = True
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            with suppress(psutil.NoSuchProcess):
+                self._process.send_signal(number)
 
     def has_ended(self, within_s: float) -> bool:
         """Wait until the control channel closes, which it does with the process; return whether it did in time."""
