@@ -124,6 +124,22 @@ def test_a_queue_is_no_latest_value():
     assert "100 reads to get the latest of 100 values" in result.reason
 
 
+FORKED = """
+import os
+from ipcbench.testing.conformance import shared_pools
+if __name__ == "__main__":
+    (agent,) = shared_pools().pool("spawn").acquire(1)
+    if os.fork():
+        os.wait()
+        print(agent.start("touched_by_import", "import", module="json").result(60.0))
+"""
+
+
+def test_a_forked_child_ends_no_agents_of_its_parent():
+    ended = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "[]\n"), ended.stderr
+
+
 LONELY = """
 import signal
 from ipcbench.testing.agents.pool import SpawnPool

@@ -183,6 +183,7 @@ class Pools:
     """The pools of a suite's run, shared by all backends: agents take any backend, so few processes serve many."""
 
     def __init__(self) -> None:
+        self._pid = os.getpid()
         self._pools: dict[Launcher, ProcessPool] = {"spawn": SpawnPool(), "mpiexec": MpiPool()}
 
     def pool(self, launcher: Launcher) -> Pool:
@@ -204,6 +205,10 @@ class Pools:
         return {fileno for pool in self._pools.values() for fileno in pool.filenos()}
 
     def close(self) -> None:
-        """End all agents; twice is fine, and pools that are used again start new ones."""
+        """End all agents; twice is fine, and pools that are used again start new ones. A forked child ends none: they
+        are its parent's.
+        """
+        if os.getpid() != self._pid:
+            return
         for pool in self._pools.values():
             pool.close()
