@@ -294,7 +294,8 @@ class SocketPair:
         """Close the sockets after everything is sent, in a thread that runs for up to `_LINGER_S`.
 
         Until then, the process does not end and the endpoint stays locked. The thread first waits for all `peers` to
-        unsubscribe, as they do at the end of the stream: libzmq's own linger may wait for a peer that has gone.
+        unsubscribe, as they do at the end of the stream, or to be found dead: libzmq's own linger may wait for a peer
+        that has gone.
         """
         self.receipts.close(0)
         in_background(lambda: self._flush(peers), f"{self.channel.name} flush", _CLOSE_S)
@@ -306,6 +307,8 @@ class SocketPair:
         while peers and now_ns() < deadline:
             if not int(self.socket.get(zmq.EVENTS)) & zmq.POLLIN:  # to receive in vain would raise `zmq.Again`, which …
                 poller.poll(_TRY_MS)  # … pyzmq cannot make while the interpreter ends
+                if self.liveness.is_check_due() and self.liveness.is_current():
+                    peers -= {peer for peer in peers if self.liveness.is_gone(peer.decode())}
                 continue
             report = self.socket.recv(zmq.NOBLOCK)
             if report[:1] == UNSUBSCRIBED:
