@@ -448,6 +448,11 @@ class Backend(ABC):
         nothing (law C14).
         """
 
+    def release(self, address: Address) -> None:  # noqa: B027 # most transports keep nothing
+        """Give up what this process keeps for a channel that it made, such as a reserved port, when no endpoint is
+        expected to open any more. The channel itself stays as it is.
+        """
+
     def require(self, channel: ChannelSpec) -> None:
         """Raise Unsupported unless `capabilities` offers everything that `channel` asks for."""
         can = self.capabilities

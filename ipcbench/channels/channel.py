@@ -16,7 +16,7 @@ from ipcbench.channels.sender import Sender
 from ipcbench.channels.slices import in_slices
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout, Unsupported
 from ipcbench.sync.ownership import own
-from ipcbench.util.clock import deadline_ns, now_ns
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.workload.objects import unpack
 
 _LOOK_NS = 100_000_000
@@ -95,7 +95,7 @@ class Channel:
         self._place = place
         self._leave = finalize(self, place.give_up)  # also when it is dropped, and when the interpreter ends
         self._sender = Sender(place.writer) if place.writer is not None else None
-        self._are_there = False
+        self._are_there = self._is_lost = False
         self._look_ns = 0
         self._value: Any = None
         self.has_value = False
@@ -120,12 +120,19 @@ class Channel:
             self._await_others(deadline)
         elif now_ns() >= self._look_ns:
             self._look_ns = now_ns() + _LOOK_NS
-            if self._place.are_gone():
-                raise self._named(PeerLost(), timeout_s, "")
+            self._is_lost = self._is_lost or self._place.are_gone()
+        if self._is_lost:
+            raise self._named(PeerLost(), timeout_s, "")
         packed = sender.pack(obj)
         try:
             self._in_slices(self._sends, deadline, partial(sender.write, packed))
-        except (PeerLost, TransportTimeout) as error:
+        except PeerLost as error:
+            if not self._place.is_queue:
+                self._is_lost = True
+                raise self._named(error, timeout_s, "") from error
+            self._begin_anew(deadline)
+            self.send(obj, remaining_s(deadline))
+        except TransportTimeout as error:
             raise self._named(error, timeout_s, "there was no room") from error
 
     def empty(self, shape: Any, dtype: Any = "float32", timeout_s: float | None = None) -> Any:
@@ -147,9 +154,13 @@ class Channel:
         self._sending()
         if not self._place.is_queue:
             raise Unsupported(f"channel {self.name!r} is no queue, whose tasks are finished")
+        deadline = deadline_ns(timeout_s)
         try:
             self._place.writer.drain(timeout_s)  # type: ignore[union-attr] # only that of a queue has it
-        except (PeerLost, TransportTimeout) as error:
+        except PeerLost:
+            self._begin_anew(deadline)
+            self.drain(remaining_s(deadline))
+        except TransportTimeout as error:
             raise self._named(error, timeout_s, "not every task was finished") from error
 
     def recv(self, timeout_s: float | None = None, copy: bool = True) -> Any:
@@ -170,7 +181,7 @@ class Channel:
         try:
             message = self._in_slices(self._receives, deadline_ns(timeout_s), reader.read)
         except (PeerLost, EndOfStream, TransportTimeout) as error:
-            self._look_ns = 0  # who sends is to know, too
+            self._is_lost = self._is_lost or not isinstance(error, TransportTimeout)  # who sends is to know, too
             raise self._named(error, timeout_s, "nothing came") from error
         obj = unpack(message, copy=copy)
         if copy and not self._place.is_queue:  # for a queue that would say that the task is done
@@ -228,6 +239,12 @@ class Channel:
         with self._sends, self._receives:
             self._leave()
         self._set(self._enter(deadline))
+
+    def _begin_anew(self, deadline: int | None) -> None:
+        """Begin the next epoch of a queue, to whose every place a reader has come and gone, with what is unfinished."""
+        unfinished = self._place.writer.take_unfinished()  # type: ignore[union-attr] # only that of a queue has it
+        self.reconnect(remaining_s(deadline))
+        self._place.writer.give_back(unfinished)  # type: ignore[union-attr] # as above
 
     def fileno(self) -> int | None:
         """Return a descriptor that becomes readable when there may be something to receive; see `Reader.fileno`."""

@@ -199,5 +199,7 @@ def _open(meeting: Rendezvous, epoch: Epoch, role: str, place: str, lock: Lock) 
 
     def go() -> None:
         leave(meeting, lock, deadline_ns(_LEAVING_S))
+        for address in epoch.addresses:
+            backend.release(address)
 
     return Place(epoch.options["delivery"] == "latest_value", is_queue, writer, reader, absent, are_gone, go)

@@ -103,9 +103,7 @@ class Rendezvous:
         """
         with as_transport_errors(f"cannot make {self.path}"), suppress(FileExistsError):
             self.path.mkdir(mode=0o700)
-        with suppress(FileNotFoundError):
-            self.path.lstat()
-            require_ours(self.path)
+        self._require_ours()
 
     def exists(self) -> bool:
         """Return whether it is there.
@@ -113,9 +111,20 @@ class Rendezvous:
         Raises:
             TransportError: it is not this user's alone.
         """
-        if not os.path.lexists(self.path):
+        return os.path.lexists(self.path) and self._require_ours()
+
+    def _require_ours(self) -> bool:
+        """Return whether it is still there; whoever leaves last removes it at any moment.
+
+        Raises:
+            TransportError: it is not this user's alone.
+        """
+        try:
+            require_ours(self.path)
+        except TransportError:
+            if os.path.lexists(self.path):
+                raise
             return False
-        require_ours(self.path)
         return True
 
     def remove(self) -> None:

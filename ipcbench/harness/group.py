@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any, Self, cast
@@ -17,6 +18,8 @@ from ipcbench.util.units import format_bytes
 
 _VERBS = "ipcbench.harness.worker:Worker"
 _CLOCK_QUESTIONS = 64
+_MOST_NAMED = 4
+"""Roles that did not answer; further ones are counted."""
 _ROOT = Path("/")
 _CLOCK_S = 10.0
 
@@ -156,7 +159,7 @@ class Group:
         while waiting:
             ready = wait(list(waiting), remaining_s(deadline))
             if not ready:
-                silent = ", ".join(self._roles[index] for index in sorted(waiting.values()))
+                silent = _listed([self._roles[index] for index in sorted(waiting.values())])
                 verb = next(iter(questions.values()))["do"]
                 raise WorkerTimeout(f"{silent} did not answer {verb!r} within {timeout_s:.0f} s")
             error: TrialError | None = None
@@ -206,3 +209,9 @@ class Group:
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return names, of many the first few and how many more there are."""
+    more = len(names) - _MOST_NAMED
+    return ", ".join(names) if more <= 0 else f"{', '.join(names[:_MOST_NAMED])} and {more} more"

@@ -23,6 +23,7 @@ Kind = TypeVar("Kind", bound=type[Backend])
 def with_patterns(kind: Kind) -> Kind:
     """Let a class of backends offer all patterns, if its readers have descriptors; its own methods see broadcasts."""
     create, open_writer, open_reader, destroy = kind.create, kind.open_writer, kind.open_reader, kind.destroy
+    release = kind.release
 
     @whole  # a handler's exception waits until all channels are made, and then they are destroyed
     @wraps(create)
@@ -50,8 +51,14 @@ def with_patterns(kind: Kind) -> Kind:
         else:
             destroy_parts(self, address)
 
+    @wraps(release)
+    def release_any(self: Backend, address: Address) -> None:
+        for part in (address,) if address.channel.pattern == "broadcast" else addresses_of(address):
+            release(self, part)
+
     kind.create, kind.open_writer = create_any, open_any_writer  # type: ignore[method-assign]
     kind.open_reader, kind.destroy = open_any_reader, destroy_any  # type: ignore[method-assign]
+    kind.release = release_any  # type: ignore[method-assign]
     kind.capabilities = replace(kind.capabilities, patterns=frozenset(PATTERNS), redelivers=True)
     return kind
 

@@ -186,6 +186,16 @@ class QueueWriter(Composed, Writer):
                     self._try(worker, None, b"")
             self._wait(deadline, "it is not finished")
 
+    def take_unfinished(self) -> list[bytes]:
+        """Return what nobody has finished, when all workers are gone and no other may come; it is not kept."""
+        messages = list(self._returned.values())
+        self._returned.clear()
+        return messages
+
+    def give_back(self, messages: Iterable[bytes]) -> None:
+        """Take over what workers of another queue have not finished; the next `write` or `drain` gives it away."""
+        self._returned |= {next(self._ids): message for message in messages}
+
     def _give_returned(self, deadline: int | None) -> None:
         """Give away what workers that are gone had."""
         while self._returned:

@@ -92,7 +92,7 @@ class Run:
     problems: tuple[str, ...]
     """Defects of the folder that did not prevent reading it, one line each."""
     pattern_trials: tuple[TrialResult, ...] = ()
-    """Trials of queues and fan-in, in the order of execution; no other table, comparison or export shows them."""
+    """Trials of queues, fan-in and rpc, in the order of execution; no other table, comparison or export shows them."""
 
     @property
     def all_trials(self) -> tuple[TrialResult, ...]:

@@ -94,8 +94,11 @@ class Server:
         """
         if function is None:
             return partial(self.method, name=name, copy=copy, out=out)
-        chosen = name or function.__name__
-        if not isinstance(chosen, str) or chosen in self._methods or chosen.startswith("_") or chosen in _CLIENTS_OWN:
+        if not callable(function):
+            raise ConfigError("method", function, "a function; to choose its name, method(name=…)")
+        chosen: Any = name or getattr(function, "__name__", "")
+        is_free = isinstance(chosen, str) and chosen not in {"", *self._methods, *_CLIENTS_OWN}
+        if not is_free or chosen.startswith("_"):
             raise ConfigError("method", chosen, "a name that no other method has, nor the client itself, not beginning "
                               "with _")  # fmt: skip
         if self._shares and inspect.iscoroutinefunction(function):

@@ -235,7 +235,7 @@ class SweepSpec:
             self._require_usual(*_OF_CALLS)
 
     def _require_calls(self) -> None:
-        self._require_usual("batches", "touch")
+        self._require_usual("batches", "touch", "depth")
         if self.payload != "bytes":
             raise ConfigError("payload", self.payload, "bytes for rpc, whose requests and replies are arrays of them")
         for field, values, low, high in (("in_flight", self.in_flight, 1, _MAX_IN_FLIGHT),):
@@ -368,6 +368,7 @@ class SweepSpec:
                 writers=1 if self.pattern == "queue" else peers,
                 batch=batch,
                 in_flight=in_flight,
+                depth=max(2, in_flight) if self.pattern == "rpc" else self.depth,
                 reply_bytes=reply_bytes,
                 service_ns=round(1e9 * service_s),
                 loads=self.loads,

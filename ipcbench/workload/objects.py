@@ -298,6 +298,10 @@ class _Packer:
             raise TypeError(f"{type(obj).__qualname__} does not travel; convert it to what does") from None
         if not view.c_contiguous:
             raise ValueError(f"the {type(obj).__qualname__} is not contiguous; pass a copy")
+        try:
+            memoryview(bytes(view.itemsize)).cast(view.format)  # type: ignore[call-overload] # which formats can, it says
+        except ValueError:
+            raise TypeError(f"a buffer of format {view.format!r} does not travel; pass a NumPy array") from None
         return self._part(_BUFFER, view.cast("B") if view.nbytes else b"", view.shape or (), view.format.encode())
 
     def _part(
@@ -360,10 +364,10 @@ def _dtype_text(dtype: np.dtype[Any]) -> bytes:
 def _first_failure(obj: Any, what: str, error: Exception) -> EncodeError:
     """Return the error for the first thing in an object that cannot be packed."""
     path, reason = what, error
-    if isinstance(obj, dict | list | tuple):
+    if type(obj) in {dict, list, tuple}:
         level = 0
         children: Any
-        while isinstance(obj, dict | list | tuple) and level < _MOST_LEVELS:
+        while type(obj) in {dict, list, tuple} and level < _MOST_LEVELS:
             level += 1
             children = [(f"{path}[{key!r}]", value) for key, value in (
                 obj.items() if isinstance(obj, dict) else enumerate(obj))]  # fmt: skip

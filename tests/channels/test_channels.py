@@ -176,6 +176,47 @@ def test_the_latest_value_is_decoded_once(name: str, backend: str) -> None:
         plain.value()
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_send_fails_once_the_other_side_is_known_to_be_gone(name: str, backend: str) -> None:
+    """Every other one succeeded, and its object was lost."""
+    with ipcbench.connect(name, backend) as channel:
+        ipcbench.connect(name, backend).close()
+        with pytest.raises(EndOfStream):
+            channel.recv(LONG_S)
+        for _ in range(5):
+            with pytest.raises(PeerLost):
+                channel.send("lost", LONG_S)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_queue_survives_more_readers_than_it_has_places(name: str, backend: str) -> None:
+    """Each reader dies at its fourth task, and there are places for two: no task is lost."""
+    code = """
+import os, sys, ipcbench
+for count, task in enumerate(ipcbench.connect(sys.argv[1], role="reader")):
+    print(task, flush=True)
+    if count == 3:
+        os._exit(0)
+"""
+    done: set[int] = set()
+    is_drained = threading.Event()
+
+    def work() -> None:
+        while not is_drained.is_set():
+            ended = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, check=False)
+            done.update(map(int, ended.stdout.split()))
+
+    thread = threading.Thread(target=work)
+    with ipcbench.connect(name, backend, role="writer", pattern="queue", readers=2, depth=2) as writer:
+        thread.start()
+        for task in range(12):
+            writer.send(task, LONG_S)
+        writer.drain(LONG_S)
+        is_drained.set()
+    thread.join()
+    assert done == set(range(12))
+
+
 def test_a_queue_and_a_fan_in(name: str) -> None:
     with ipcbench.connect(name, role="writer", pattern="queue", readers=4) as writer, ExitStack() as stack:
         workers = [stack.enter_context(ipcbench.connect(name, role="reader", pattern="queue")) for _ in range(2)]

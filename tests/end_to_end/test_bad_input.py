@@ -56,7 +56,7 @@ REFUSED = {
     "run --backends shm@head": ["--backends", "'shm@head'", "without '@'"],
     "run rpc --in-flight 0": ["--in-flight", "1 to 1,024"],
     "run rpc --p99-limit soon": ["--p99-limit", "'soon'", "a time above zero"],
-    "run rpc --service 5s": ["--service", "5 s", "0 to 200ms"],
+    "run rpc --service 5s": ["--service", "5.00 s", "0 to 200ms"],
     "run rpc --reply same,64": ["--reply", "'same,64'", "sizes such as"],
     "run rpc --reply 64,64": ["--reply", "each once"],
     "run rpc --codec pickle": ["--codec", "raw for rpc"],

@@ -392,6 +392,12 @@ def test_large_maximum_falls_back_and_says_so(name: str) -> None:
             assert (client.filled(100_000, 1.0) == 1).all()
 
 
+@pytest.mark.parametrize("wrong", ["add", 5])
+def test_what_is_no_function_is_no_method(name: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="a function; to choose its name"):
+        rpc.Server("shm", name).method(wrong)
+
+
 def test_a_name_is_served_once(name: str) -> None:
     with serving(name):
         with pytest.raises(TransportError, match=rf"running already \(process {os.getpid()}\)"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import enum
 import struct
 from collections import OrderedDict, namedtuple
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -196,3 +198,19 @@ def test_tensors_arrive_as_tensors() -> None:
         assert not any(each.requires_grad for each in arrived)
     with pytest.raises(EncodeError, match="contiguous"):
         pack(torch.zeros(4, 4).T)
+
+
+@pytest.mark.parametrize("odd", [array.array("u", "ab"), (ctypes.c_int * 3)(1, 2, 3), ctypes.c_double(3.5)])
+def test_a_buffer_that_no_view_can_be_made_of_is_refused_where_it_is_sent(odd: object) -> None:
+    """It was sent, and only the receiver learned that it cannot be decoded."""
+    with pytest.raises(EncodeError, match=r"the object\[1\] \(.*\) cannot be sent: a buffer of format"):
+        pack([1, odd])
+
+
+def test_an_object_that_cannot_be_looked_through_is_refused() -> None:
+    class Evil(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            raise ValueError("evil")
+
+    with pytest.raises(EncodeError, match="evil"):
+        pack({"a": Evil([1])})

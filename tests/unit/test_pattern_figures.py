@@ -503,7 +503,7 @@ def test_what_takes_broadcasts_says_so_of_a_queue(tmp_path: Path) -> None:
     run = make_pattern_run(tmp_path / "run", CLEAR)
     with pytest.raises(ConfigError, match="a run of broadcasts"):
         compare_runs(run, run)
-    with pytest.raises(StoreError, match="queues and fan-in"):
+    with pytest.raises(StoreError, match="queues, fan-in and rpc"):
         select(run, ("saturate",), "osu")
 
 

@@ -101,7 +101,8 @@ def run_cells(run: Run) -> dict[CellKey, RunCell]:
         ConfigError: it is of a queue or fan-in; no change would be found in it, whatever changed.
     """
     if run.pattern_trials:
-        raise ConfigError("RUN", run.info.run_id, "a run of broadcasts: those of queues and fan-in cannot be compared")
+        allowed = "a run of broadcasts: those of queues, fan-in and rpc cannot be compared"
+        raise ConfigError("RUN", run.info.run_id, allowed)
     groups: dict[CellKey, list[TrialResult]] = {}
     for trial in run.trials:
         groups.setdefault(CellKey.of(trial.spec), []).append(trial)

@@ -99,7 +99,7 @@ def select(run: Run, modes: Sequence[Mode], what: str) -> Selection:
     selection = Selection(run, tuple(trial for trial in asked if is_sound(trial)))
     selection.left_out.extend(f"{name}: {one_line(reason)}" for name, reason in run.info.skipped.items())
     if run.pattern_trials:
-        selection.left_out.append("queues and fan-in: this format has no place for them")
+        selection.left_out.append("queues, fan-in and rpc: this format has no place for them")
     for trial in asked:
         if not is_sound(trial):
             status = "failed" if trial.status == "ok" else trial.status

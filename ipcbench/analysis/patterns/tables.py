@@ -1,4 +1,4 @@
-"""The tables of queues and fan-in: rates, shares and times by number of peers, and what a killed worker cost."""
+"""The tables of queues, fan-in and rpc: rates, shares and times by number of peers, and what a killed worker cost."""
 
 from __future__ import annotations
 
@@ -119,6 +119,7 @@ def _table(family: PatternSetting, cells: Sequence[PatternCell], subject: str) -
     cells = [cell for cell in cells if cell.backend not in nowhere]
     lines = [*((f"{cell.setting.peers}", cell) for cell in cells), *(("any", cell) for cell in nowhere.values())]
     letters = footnote_letters(text for _, cell in lines for text in _remarks(cell))
+    has_limit = bool(_limits_ns(cells))
 
     def row(peers: str, cell: PatternCell) -> tuple[str, ...]:
         return (
@@ -129,7 +130,7 @@ def _table(family: PatternSetting, cells: Sequence[PatternCell], subject: str) -
             _status(cell) if cell.rate_per_s is None else rate_words(cell),
             _share(cell.largest_share_ratio) if family.pattern == "queue" else number(cell.jain_ratio),
             *(_times(cell, load) for load in loads),
-            *([_within_limit(cell)] if family.pattern == "rpc" else []),
+            *([_within_limit(cell)] if has_limit else []),
             _marks(cell, letters),
         )
 
@@ -151,8 +152,8 @@ def _columns(family: PatternSetting, cells: Sequence[PatternCell], several: bool
     yield Column((_UNITS[family.pattern], "[95 %]"))
     yield Column(("busiest", "worker")) if family.pattern == "queue" else Column(("", "fair"))
     yield from _heads(family, _loads(cells))
-    if family.pattern == "rpc":
-        yield _limit_head(cells)
+    if _limits_ns(cells):
+        yield Column((_UNITS["rpc"], f"p99 ≤ {format_duration_ns(max(_limits_ns(cells)))}"))
     yield Column(("", "notes"), "left")
 
 
@@ -269,9 +270,8 @@ def _batch_table(family: PatternSetting, cells: Sequence[PatternCell]) -> Table:
     )
 
 
-def _limit_head(cells: Sequence[PatternCell]) -> Column:
-    limits_ns = {cell.calls.p99_limit_ns for cell in cells if cell.calls is not None}
-    return Column((_UNITS["rpc"], f"p99 ≤ {format_duration_ns(max(limits_ns, default=0.0))}"))
+def _limits_ns(cells: Sequence[PatternCell]) -> set[float]:
+    return {cell.calls.p99_limit_ns for cell in cells if cell.calls is not None}
 
 
 def _within_limit(cell: PatternCell) -> str:

@@ -31,6 +31,12 @@ from ipcbench.util.units import format_duration_ns, format_significant
 
 _TEMPLATE = files("ipcbench.analysis.report") / "assets" / "report.html.j2"
 _MAX_YEAR_S = 2e11
+_CHECKED = {
+    "broadcast": "The sequence number, header and trailer of every message are checked, and a share of the bodies is "
+    "hashed; a single lost, repeated, reordered or torn message fails the trial.",
+    "rpc": "The number and the size of every reply are checked; a reply that belongs to another call fails the trial.",
+}
+"""What is checked, by pattern; the others as broadcasts."""
 _LABELS = {
     "skip": "Skip to the answer",
     "answer": "Answer",
@@ -126,6 +132,7 @@ def report_html(tables: Tables, groups: Sequence[ChartGroup], words: PageWords) 
         noise=_noise(summary),
         noise_notes=noise_notes(summary),
         failures=failures(summary),
+        checked=_CHECKED.get(str(summary.info.sweep.get("pattern")), _CHECKED["broadcast"]),
         unfinished="" if summary.info.status == "complete" else ended_words(summary.info),
         problems=[one_line(problem) for problem in summary.problems],
         command=reproduce(summary),

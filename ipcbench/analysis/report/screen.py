@@ -70,7 +70,7 @@ def _answers(run: Run, tables: Tables, width: int) -> list[Styled]:
 
 
 def _patterns(run: Run, tables: Tables, width: int) -> Iterator[Styled]:
-    """Yield the tables of queues and fan-in, their answers, and what their columns mean."""
+    """Yield the tables of queues, fan-in and rpc, their answers, and what their columns mean."""
     for table in tables.pattern_tables:
         yield from ((line, "bold") for line in wrapped(table.title, width))
         yield from ((line, "") for text in table.remarks for line in wrapped(text, width))

@@ -78,7 +78,7 @@ class Tables:
     """Explanations of the columns that are shown."""
     summary: Summary
     pattern_cells: tuple[PatternCell, ...] = ()
-    """Of queues and fan-in; a run has these or settings."""
+    """Of queues, fan-in and rpc; a run has these or settings."""
     pattern_tables: tuple[Table, ...] = ()
 
 

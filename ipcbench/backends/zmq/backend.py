@@ -445,7 +445,7 @@ class ZmqIpc(Backend):
         self.require(channel)
         with new_directory(channel.name) as (directory, location, undo):
             address = Address(self.name, channel, location)
-            undo.callback(self._give_up_ports, address)
+            undo.callback(self.release, address)
             try:
                 reserved = self._reserve(address, directory)
             except OSError as error:
@@ -479,11 +479,10 @@ class ZmqIpc(Backend):
 
     @whole
     def destroy(self, address: Address) -> None:
-        self._give_up_ports(address)  # first: `remove_directory` needs descriptors
+        self.release(address)  # first: `remove_directory` needs descriptors
         remove_directory(address)
 
-    @staticmethod
-    def _give_up_ports(address: Address) -> None:
+    def release(self, address: Address) -> None:
         for port in _ports.pop(channel_token(address), ()):
             port.close()
 

@@ -27,7 +27,7 @@ NUMBER_BYTES = 8
 
 _METHOD = "work"
 _END = -1
-_LEAST_DEPTH, _LEAST_BYTES, _OVERHEAD_BYTES = 2, 1024, 4096
+_LEAST_BYTES, _OVERHEAD_BYTES = 1024, 4096
 _BLOCK_NS = 5_000_000
 _LEAST_TRIPS, _COLD_TRIPS = 8, 2
 """Of plain round trips, and of calls, before the others have their turn: at least; and those that wake the server."""
@@ -61,7 +61,7 @@ class Serving(Endpoint):
             trial.registered_name,
             name,
             max_bytes=max(_LEAST_BYTES, max(trial.payload_bytes, trial.reply_bytes) + _OVERHEAD_BYTES),
-            depth=max(_LEAST_DEPTH, trial.in_flight),
+            depth=trial.depth,
             wait=trial.wait,
         )
 
