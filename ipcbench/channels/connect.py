@@ -161,23 +161,28 @@ def _is_spent(meeting: Rendezvous, epoch: Epoch, role: str) -> bool:
     return len(taken) == len(epoch.places[role]) and not all(is_held for _, is_held in taken)
 
 
-def _open(meeting: Rendezvous, epoch: Epoch, role: str, place: str, lock: Lock) -> Place:
+def _ends(epoch: Epoch, role: str, place: str) -> tuple[Writer | None, Reader | None]:
+    """Open what a place sends and receives by."""
     backend = get_backend(epoch.options["backend"])()
+    if role != "peer":
+        index = int(place.rpartition("-")[2])
+        if role == "writer":
+            return backend.open_writer(epoch.addresses[0], index), None
+        return None, backend.open_reader(epoch.addresses[0], index)
+    there, back = epoch.addresses if place == "a" else epoch.addresses[::-1]
     with ExitStack() as undo:
-        undo.callback(lock.release)
-        writer: Writer | None = None
-        reader: Reader | None = None
-        if role == "peer":
-            there, back = epoch.addresses if place == "a" else epoch.addresses[::-1]
-            writer = undo.enter_context(backend.open_writer(there))
-            reader = undo.enter_context(backend.open_reader(back, 0))
-        else:
-            index = int(place.rpartition("-")[2])
-            if role == "writer":
-                writer = backend.open_writer(epoch.addresses[0], index)
-            else:
-                reader = backend.open_reader(epoch.addresses[0], index)
+        writer = undo.enter_context(backend.open_writer(there))
+        reader = backend.open_reader(back, 0)
         undo.pop_all()
+    return writer, reader
+
+
+def _open(meeting: Rendezvous, epoch: Epoch, role: str, place: str, lock: Lock) -> Place:
+    try:
+        writer, reader = _ends(epoch, role, place)
+    except BaseException:
+        lock.release()
+        raise
     needed = [] if role == "reader" else [(other, each) for other, many in epoch.places.items() for each in many
                                           if each != place and (role == "peer" or other == "reader")]  # fmt: skip
     is_queue = epoch.options["pattern"] == "queue"
@@ -199,7 +204,6 @@ def _open(meeting: Rendezvous, epoch: Epoch, role: str, place: str, lock: Lock) 
 
     def go() -> None:
         leave(meeting, lock, deadline_ns(_LEAVING_S))
-        for address in epoch.addresses:
-            backend.release(address)
+        epoch.release()
 
     return Place(epoch.options["delivery"] == "latest_value", is_queue, writer, reader, absent, are_gone, go)

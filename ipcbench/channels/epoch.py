@@ -88,6 +88,11 @@ class Epoch:
         """Return whether a living process holds a place."""
         return any(is_held for role in self.places for _, is_held in self.taken(meeting, role))
 
+    def release(self) -> None:
+        """Give up what this process keeps for it, if it made it."""
+        for address in self.addresses:
+            get_backend(self.options["backend"])().release(address)
+
     def destroy(self, meeting: Rendezvous) -> None:
         """Remove all that belongs to it; hold the folder's lock meanwhile.
 
