@@ -116,24 +116,25 @@ class Channel:
             EndpointClosed: after `close`.
         """
         sender, deadline = self._sending(), deadline_ns(timeout_s)
-        if not self._are_there:
-            self._await_others(deadline)
-        elif now_ns() >= self._look_ns:
-            self._look_ns = now_ns() + _LOOK_NS
-            self._is_lost = self._is_lost or self._place.are_gone()
-        if self._is_lost:
-            raise self._named(PeerLost(), timeout_s, "")
-        packed = sender.pack(obj)
-        try:
-            self._in_slices(self._sends, deadline, partial(sender.write, packed))
-        except PeerLost as error:
-            if not self._place.is_queue:
-                self._is_lost = True
-                raise self._named(error, timeout_s, "") from error
-            self._begin_anew(deadline)
-            self.send(obj, remaining_s(deadline))
-        except TransportTimeout as error:
-            raise self._named(error, timeout_s, "there was no room") from error
+        while True:
+            if not self._are_there:
+                self._await_others(deadline)
+            elif now_ns() >= self._look_ns:
+                self._look_ns = now_ns() + _LOOK_NS
+                self._is_lost = self._is_lost or self._place.are_gone()
+            if self._is_lost:
+                raise self._named(PeerLost(), timeout_s, "")
+            try:
+                self._in_slices(self._sends, deadline, partial(sender.write, sender.pack(obj)))
+            except PeerLost as error:
+                if not self._place.is_queue:
+                    self._is_lost = True
+                    raise self._named(error, timeout_s, "") from error
+            except TransportTimeout as error:
+                raise self._named(error, timeout_s, "there was no room") from error
+            else:
+                return
+            sender = self._begin_anew(deadline)
 
     def empty(self, shape: Any, dtype: Any = "float32", timeout_s: float | None = None) -> Any:
         """Return an array in the channel's memory, with undefined contents, if the transport can (`shm`): the next
@@ -155,13 +156,15 @@ class Channel:
         if not self._place.is_queue:
             raise Unsupported(f"channel {self.name!r} is no queue, whose tasks are finished")
         deadline = deadline_ns(timeout_s)
-        try:
-            self._place.writer.drain(timeout_s)  # type: ignore[union-attr] # only that of a queue has it
-        except PeerLost:
-            self._begin_anew(deadline)
-            self.drain(remaining_s(deadline))
-        except TransportTimeout as error:
-            raise self._named(error, timeout_s, "not every task was finished") from error
+        while True:
+            try:
+                self._place.writer.drain(remaining_s(deadline))  # type: ignore[union-attr] # only that of a queue has it
+            except PeerLost:
+                self._begin_anew(deadline)
+            except TransportTimeout as error:
+                raise self._named(error, timeout_s, "not every task was finished") from error
+            else:
+                return
 
     def recv(self, timeout_s: float | None = None, copy: bool = True) -> Any:
         """Return the next object. A task of a queue is finished when its reader receives the next one, or closes: if
@@ -240,11 +243,12 @@ class Channel:
             self._leave()
         self._set(self._enter(deadline))
 
-    def _begin_anew(self, deadline: int | None) -> None:
+    def _begin_anew(self, deadline: int | None) -> Sender:
         """Begin the next epoch of a queue, to whose every place a reader has come and gone, with what is unfinished."""
         unfinished = self._place.writer.take_unfinished()  # type: ignore[union-attr] # only that of a queue has it
         self.reconnect(remaining_s(deadline))
         self._place.writer.give_back(unfinished)  # type: ignore[union-attr] # as above
+        return self._sending()
 
     def fileno(self) -> int | None:
         """Return a descriptor that becomes readable when there may be something to receive; see `Reader.fileno`."""

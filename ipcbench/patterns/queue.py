@@ -164,7 +164,11 @@ class QueueWriter(Composed, Writer):
         if len(copy) > self._limit_bytes:
             raise MessageTooLarge(len(copy), self._limit_bytes)
         self._give_returned(deadline)
-        self._give(next(self._ids), copy, deadline)
+        task_id = next(self._ids)
+        try:
+            self._give(task_id, copy, deadline)
+        finally:  # a worker that died at its sending left it there, and another has it by now, or nobody gets it
+            self._returned.pop(task_id, None)
 
     def write_parts(self, parts: Iterable[Message], timeout_s: float | None = None) -> None:
         self.write(joined(parts), timeout_s)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,37 @@ def test_every_send_fails_once_the_other_side_is_known_to_be_gone(name: str, bac
         for _ in range(5):
             with pytest.raises(PeerLost):
                 channel.send("lost", LONG_S)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_task_whose_sending_timed_out_is_given_to_nobody(name: str, backend: str) -> None:
+    """It was kept as one that a dead reader had not finished, and the next reader got it, too."""
+    code = """
+channel = ipcbench.connect(sys.argv[1], role="reader")
+print("ready", flush=True)
+for task in channel:
+    if task == 2:
+        os.kill(os.getpid(), 9)
+"""
+    options = {"pattern": "queue", "readers": 2, "depth": 2}
+    refused = []
+    with ipcbench.connect(name, backend, role="writer", **options) as writer:
+        with other(code, name) as process:
+            for task in range(3):
+                writer.send(task, LONG_S)
+            process.wait()
+        for task in range(3, 9):
+            try:
+                writer.send(task, 0.3)
+            except TransportTimeout:
+                refused.append(task)
+        with ipcbench.connect(name, role="reader") as reader, ThreadPoolExecutor(1) as pool:
+            reading = pool.submit(lambda: list(iter(partial(reader.recv, LONG_S), "last")))
+            writer.send("last", LONG_S)
+            got = reading.result()
+    assert refused
+    assert not set(refused) & set(got)
+    assert len(set(got)) == len(got)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
