@@ -7,15 +7,13 @@ import resource
 import sys
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 
 from ipcbench.backend import Endpoint, Waits
-from ipcbench.machine.cgroup import read_text
 from ipcbench.results.model import Usage
 from ipcbench.spec import WaitStrategy
+from ipcbench.util.clock import run_queue_wait_ns
 
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
-_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _Waits = Waits | WaitStrategy | None
 _COUNTERS = ("ru_utime", "ru_stime", "ru_nvcsw", "ru_nivcsw", "ru_minflt", "ru_majflt")
 
@@ -59,11 +57,14 @@ class UsageMeter:
     def _add(self, sign: int) -> None:
         """Add the counters, or take them off; the CPU time is read next to what is timed."""
         used = resource.getrusage(self._who) if sign > 0 else None
-        waited_s, collections = run_queue_wait_s(), _collections_count()
+        waited_ns, collections = run_queue_wait_ns(), _collections_count()
         used = used or resource.getrusage(self._who)
         for place, count in enumerate((*(getattr(used, name) for name in _COUNTERS), collections)):
             self._counts[place] += sign * count
-        self._waited_s = None if waited_s is None or self._waited_s is None else self._waited_s + sign * waited_s
+        if waited_ns is None or self._waited_s is None:
+            self._waited_s = None
+        else:
+            self._waited_s += sign * waited_ns / 1e9
 
     def total(self) -> tuple[Usage, int]:
         """Return what was used between all pairs of `start` and `stop`, and the number of garbage collections."""
@@ -81,12 +82,6 @@ class UsageMeter:
             waits=_together(self._waits),
         )
         return usage, round(collections)
-
-
-def run_queue_wait_s(schedstat: Path = _SCHEDSTAT) -> float | None:
-    """Return for how long the calling thread has been ready to run without a core; None if the system does not say."""
-    words = (read_text(schedstat) or "").split()  # ns on a core, ns waiting for one, number of turns on a core
-    return int(words[1]) / 1e9 if len(words) == 3 and words[1].isdigit() else None
 
 
 def _since(before: _Waits, now: _Waits) -> _Waits:

@@ -67,6 +67,10 @@ _LOSS_AT = 10
 _LOSS = b"\1\0"
 """The third field of the prefix, in a segment whose thread could not put all its calls anywhere."""
 
+_WAIT_AT = HEADER_BYTES - 32
+_WAIT = Struct("<2Q")
+"""For how long the thread had waited for a core when the file was made, and when it was closed, in ns, plus 1. 0 if not
+known."""
 _ALLOCATED_AT, _USED_AT = HEADER_BYTES - 16, HEADER_BYTES - 8
 _LENGTH = Struct("<Q")
 """Two lengths of the file, at the end of its first page: as it was made, and as it was closed. 0 if not known."""
@@ -107,7 +111,7 @@ HISTOGRAMS_BYTES = HEADER_BYTES + (SUM_CELLS + BIN_COUNT) * CELL_BYTES
 def pack_header(magic: bytes, block_bytes: int, facts: dict[str, Any]) -> bytes:
     """Return the first page of a file: magic, version, size of the blocks that follow, and `facts` as JSON."""
     text = json.dumps(facts, ensure_ascii=True).encode()
-    if len(text) > _ALLOCATED_AT - _PREFIX.size:
+    if len(text) > _WAIT_AT - _PREFIX.size:
         raise ValueError(f"a header of {len(text):,} bytes is too long")
     prefix = _PREFIX.pack(magic, FORMAT_VERSION, 0, block_bytes)
     return (prefix + text).ljust(HEADER_BYTES, b"\0")
@@ -126,7 +130,7 @@ def unpack_header(data: bytes, magic: bytes) -> tuple[int, dict[str, Any]]:
         raise ValueError("it does not begin as such a file does")
     if version != FORMAT_VERSION:
         raise ValueError(f"its format is version {version}; this is version {FORMAT_VERSION}")
-    facts = json.loads(data[_PREFIX.size : _ALLOCATED_AT].rstrip(b"\0"))
+    facts = json.loads(data[_PREFIX.size : _WAIT_AT].rstrip(b"\0"))
     if not isinstance(facts, dict):
         raise ValueError("its header is not a JSON object")  # noqa: TRY004 # the file is wrong, not an argument
     return block_bytes, facts
@@ -141,6 +145,17 @@ def due_bytes(header: bytes) -> int:
     """Return how long the file must at least be, as its first page says."""
     used_bytes: int = _LENGTH.unpack_from(header, _USED_AT)[0]
     return used_bytes or int(_LENGTH.unpack_from(header, _ALLOCATED_AT)[0])
+
+
+def note_wait(header: Any, made_ns: int | None, closed_ns: int | None) -> None:
+    """Write into the first page for how long the thread had waited for a core when the file was made and closed."""
+    _WAIT.pack_into(header, _WAIT_AT, *(0 if each is None else each + 1 for each in (made_ns, closed_ns)))
+
+
+def waited_ns(header: bytes) -> int | None:
+    """Return for how long the thread of a file waited for a core while it recorded; None if that is unknown."""
+    made, closed = _WAIT.unpack_from(header, _WAIT_AT)
+    return closed - made if 0 < made <= closed else None
 
 
 def note_loss(path: Path) -> None:

@@ -41,3 +41,17 @@ def deadline_ns(timeout_s: float | None) -> int | None:
 def remaining_s(deadline: int | None) -> float | None:
     """Return the seconds left until `deadline` (nanoseconds), at least 0.0; None for None."""
     return None if deadline is None else max(0.0, (deadline - now_ns()) / 1e9)
+
+
+def run_queue_wait_ns(thread: str = "/proc/thread-self") -> int | None:
+    """Return for how long a thread has been ready to run without a core, in ns; None if the system does not say.
+
+    Args:
+        thread: its folder; that of the calling one if none is given.
+    """
+    try:
+        with open(f"{thread}/schedstat", "rb") as file:
+            words = file.read(100).split()  # ns on a core, ns waiting for one, number of turns on a core
+    except OSError:
+        return None
+    return int(words[1]) if len(words) == 3 and words[1].isdigit() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 
 import psutil
@@ -12,8 +13,8 @@ import pytest
 
 from ipcbench.analysis.report.tables import tables
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.machine.usage import run_queue_wait_s
 from ipcbench.processes.neighbours import busy_neighbours
+from ipcbench.util.clock import run_queue_wait_ns
 from tests.harness.small_runs import single, sound, tiny
 
 
@@ -26,7 +27,7 @@ def busy_loops():
         loop.wait()
 
 
-@pytest.mark.skipif(run_queue_wait_s() is None, reason="the system does not report waits for a core")
+@pytest.mark.skipif(run_queue_wait_ns() is None, reason="the system does not report waits for a core")
 @pytest.mark.usefixtures("busy_loops")
 def test_every_trial_beside_busy_loops_is_stamped(tmp_path):
     sweep = tiny(backends=("shm", "pipe"), readers=1, modes=("paced", "saturate", "pingpong"), window_s=0.15)
@@ -42,7 +43,9 @@ def test_every_trial_beside_busy_loops_is_stamped(tmp_path):
 
 def alive(pid: int) -> bool:
     """Return whether the process exists and is no zombie."""
-    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def test_neighbours_are_busy_for_the_length_of_the_block():

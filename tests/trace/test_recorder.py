@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -20,6 +22,7 @@ from ipcbench.stats.histogram import bin_index
 from ipcbench.trace.format import BIN_COUNT, HEADER_BYTES, RECORD_BYTES, SAMPLED, bin_of
 from ipcbench.trace.ids import parse_trace_id
 from ipcbench.trace.readers.batch import LOSING, Notes
+from ipcbench.trace.readers.own import read_segment
 from ipcbench.trace.readers.processes import read_processes
 from ipcbench.trace.record import histograms as histogram_files
 from ipcbench.trace.record.budget import Costs, Governor
@@ -625,3 +628,46 @@ def test_threads_together_keep_to_max_bytes(tmp_path: Path) -> None:
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4 * 2**20
     trace.stop()
     assert calls_count(tmp_path) == 120_000
+
+
+def facts_after(program: str, folder: Path) -> dict[str, Any]:
+    """Return what the only segment says of its thread, after a program that records into `sys.argv[1]`."""
+    subprocess.run([sys.executable, "-c", program, folder / "trace"], check=False)
+    notes = Notes()
+    for path in (folder / "trace").glob("*.ipct"):
+        list(read_segment(path, notes))
+    (facts,) = notes.facts
+    return facts
+
+
+def test_a_segment_tells_how_long_its_thread_waited_for_a_core(tmp_path: Path) -> None:
+    """Two busy processes on one core: each waits while the other runs."""
+    program = """
+import os, sys, time
+from ipcbench import trace
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+trace.start(sys.argv[1])
+if os.fork() == 0:
+    end = time.monotonic() + 1.0
+    while time.monotonic() < end:
+        pass
+    os._exit(0)
+with trace.call("work"):
+    pass
+while os.waitpid(-1, os.WNOHANG) == (0, 0):
+    pass
+trace.stop()
+"""
+    assert facts_after(program, tmp_path)["waited_ns"] > 10**8
+
+
+def test_how_long_a_killed_thread_waited_is_unknown(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from ipcbench import trace
+trace.start(sys.argv[1])
+with trace.call("x"):
+    pass
+os.kill(os.getpid(), 9)
+"""
+    assert facts_after(program, tmp_path)["waited_ns"] is None

@@ -13,7 +13,7 @@ import ipcbench
 from ipcbench.machine import describe as machine
 from ipcbench.machine.cgroup import cpu_quota_cores, memory_limit_bytes, throttled_s
 from ipcbench.machine.describe import ConditionsProbe, describe_machine, describe_versions, usable_cores
-from ipcbench.machine.usage import run_queue_wait_s
+from ipcbench.util.clock import run_queue_wait_ns
 
 CPUINFO = "processor\t: 0\nmodel name\t: Example CPU @ 3 GHz\nflags\t\t: fpu hypervisor sse\n"
 STAT = "cpu  {user} 0 100 900 0 0 0 {steal} 7 7\ncpu0 1 2 3\n"
@@ -173,11 +173,11 @@ def test_the_run_s_own_processes_are_not_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "waited_s"), [("5000 2500000000 7", 2.5), ("0 0 1", 0.0), ("", None), ("1 2", None), ("a b c", None)]
+    ("text", "waited"), [("5000 2500000000 7", 2_500_000_000), ("0 0 1", 0), ("", None), ("1 2", None), ("a b c", None)]
 )
-def test_waiting_for_a_core(tmp_path: Path, text: str, waited_s: float | None) -> None:
-    assert run_queue_wait_s(host(tmp_path, {"schedstat": text}) / "schedstat") == waited_s
-    assert run_queue_wait_s(tmp_path / "absent") is None
+def test_waiting_for_a_core(tmp_path: Path, text: str, waited: int | None) -> None:
+    assert run_queue_wait_ns(f"{host(tmp_path, {'schedstat': text})}") == waited
+    assert run_queue_wait_ns(f"{tmp_path}/absent") is None
 
 
 def test_conditions_of_this_machine() -> None:

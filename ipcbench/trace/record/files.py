@@ -155,7 +155,8 @@ class TraceFiles:
                     self._report(f"the folder holds {taken:,} bytes; {self.max_bytes:,} are allowed")
                     return None
                 facts = self._facts()
-                made = self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts))
+                place = f"/proc/self/task/{threading.get_native_id()}"
+                made = self._named("t", SEGMENT_SUFFIX, thread, lambda path: new_segment(path, size, facts, place))
         except Exception as error:  # of whatever the program has put into the way, such as hooks that refuse files
             if raised_by_handler(error):
                 raise
