@@ -20,7 +20,7 @@ from ipcbench.trace.readers.batch import UNKNOWN, Batch, Ints, Notes
 from ipcbench.trace.readers.join import Servers, find_servers
 from ipcbench.trace.readers.logs.text import grouped, read_log
 from ipcbench.trace.readers.own import read_histograms, read_segment, thread_of
-from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
+from ipcbench.trace.schema import CLIENT, RECEIVER, SERVER_SIDE
 from ipcbench.util.files import as_store_errors, regular
 from ipcbench.util.units import format_duration_ns
 
@@ -44,17 +44,27 @@ class _Reading:
     """By client: the place of each call's record in `servers`, UNKNOWN if it has none."""
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
     """By method: what its messages consist of."""
+    waited_ns: dict[str, list[int | None]] = field(default_factory=dict)
+    """By thread, of each of its segments: for how long it waited for a core."""
+    transports: Counter[str] = field(default_factory=Counter)
+    """Calls over each, by its name."""
     unrecorded_count: int = 0
     """Calls without a record."""
     has_begins: bool = True
     """Whether the begin of every call is known."""
+    is_timed: bool = True
+    """Whether the times of every call are known."""
     notes: Notes = field(default_factory=Notes)
     counts: Counter[str] = field(default_factory=Counter)
     """Calls that need a remark, by its text."""
 
 
-def read_traffic(path: Path) -> Traffic:
+def read_traffic(path: Path, *, last_run: bool = False) -> Traffic:
     """Return the traffic in a folder of a trace, in one of its segments, or in a log.
+
+    Args:
+        path: of the trace or log.
+        last_run: of a log in which a client started again, take only what came after that: before it were warm-ups.
 
     Raises:
         StoreError: there is no such path, it cannot be read, or it holds no call with a request and a reply.
@@ -70,8 +80,19 @@ def read_traffic(path: Path) -> Traffic:
     if not own:
         for parts in grouped(logs):
             for batch in read_log(parts, state.notes):
+                if last_run and batch.segment.role == CLIENT:
+                    _begin_run(batch, state)
                 _take(batch.segment.source, batch, state)
     return _make(str(path), state)
+
+
+def _begin_run(batch: Batch, state: _Reading) -> None:
+    """Forget the calls of a log before its client started again, and count them."""
+    before = state.calls.get(batch.segment.source, [])
+    if before and before[-1].segment.name != batch.segment.name:
+        state.counts["calls of runs before the last one in the log are left out."] += sum(
+            len(each.ids) for each in state.calls.pop(batch.segment.source)
+        )
 
 
 def _is_segment(path: Path) -> bool:
@@ -87,14 +108,19 @@ def _read_own(path: Path, state: _Reading) -> None:
             if bulk.segment.role not in _ROLES_OF_SERVERS:
                 state.unrecorded_count += int(bulk.counts.sum()) + bulk.untimed_count
         return
+    begun_count = len(state.notes.facts)
     for batch in read_segment(path, state.notes):
         _take(thread_of(path), batch, state)
+    for facts in state.notes.facts[begun_count:]:
+        state.waited_ns.setdefault(thread_of(path), []).append(facts["waited_ns"])
 
 
 def _take(client: str, batch: Batch, state: _Reading) -> None:
     if batch.segment.role in _ROLES_OF_SERVERS or _WAITING_STAGE not in batch.stages:
         return
     state.calls.setdefault(client, []).append(batch)
+    state.transports[batch.segment.transport] += len(batch.ids)
+    state.is_timed = state.is_timed and batch.is_timed
     if batch.layout is not None:
         for method, layout in zip(batch.method.tolist(), batch.layout.tolist(), strict=True):
             state.layouts.setdefault(batch.methods[method], Counter())[batch.layouts[layout]] += 1
@@ -115,6 +141,12 @@ def _make(source: str, state: _Reading) -> Traffic:
         remarks.append(f"{state.unrecorded_count:,} calls have no record, so they are not replayed.")
     if not gaps_known:
         threads = [replace(thread, gap_ns=np.zeros_like(thread.gap_ns)) for thread in threads]
+    if not state.is_timed:
+        remarks.append(
+            "Nobody made these calls: their messages are sent, without any work of the client or the server. The "
+            "end-to-end time is at least what they take."
+        )
+    elif not gaps_known:
         remarks.append("The client's work between calls is unknown: calls follow one another at once, here as there.")
     served_by = _served_by(state)
     threads = [replace(thread, server=served_by.get(thread.name, "")) for thread in threads]
@@ -128,6 +160,9 @@ def _make(source: str, state: _Reading) -> Traffic:
         remarks=tuple(remarks),
         layouts={name: counter.most_common(1)[0][0] for name, counter in state.layouts.items()},
         is_sampled=bool(state.unrecorded_count),
+        transports=tuple(name for name, _ in state.transports.most_common() if name),
+        waited_ns={name: sum(filter(None, parts)) for name, parts in state.waited_ns.items() if None not in parts},
+        is_timed=state.is_timed,
     )
 
 
@@ -141,8 +176,8 @@ def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int]
         for name in ("begin_ns", "total_ns", "failed", "sent_bytes", "recv_bytes")
     )
     method = np.concatenate([_method_numbers(batch, methods) for batch in chosen])
-    before, after = (np.concatenate(columns) for columns in zip(*map(_work, chosen), strict=True))
-    server, server_most, places = (
+    before, after, other = (np.concatenate(columns) for columns in zip(*map(_work, chosen), strict=True))
+    queue, server, server_most, places = (
         np.concatenate(columns) for columns in zip(*[_server(batch, state.servers) for batch in chosen], strict=True)
     )
     gap = np.zeros_like(total)
@@ -166,7 +201,7 @@ def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int]
     state.counts["calls began before the one before them ended; they follow it at once."] += int((gap < 0).sum())
     state.counts["calls are the inside of other calls, and are not replayed again."] += inner
     state.places[client] = places[good]
-    columns = (method, np.maximum(gap, 0), before, after, server, server_most, total, sent, recv)
+    columns = (method, np.maximum(gap, 0), before, after, other, queue, server, server_most, total, sent, recv)
     return ThreadCalls(client, **{name: column[good] for name, column in zip(COLUMNS, columns, strict=True)})
 
 
@@ -175,17 +210,18 @@ def _method_numbers(batch: Batch, methods: dict[str, int]) -> Ints:
     return np.asarray(numbers[batch.method], dtype=np.int64)
 
 
-def _work(batch: Batch) -> tuple[Ints, Ints]:
-    """Return the client's work in each call before and after its transport stages, unaccounted time included."""
+def _work(batch: Batch) -> tuple[Ints, Ints, Ints]:
+    """Return the client's work in each call before and after its transport stages, and the unaccounted part of that."""
     in_transport = [index for index, name in enumerate(batch.stages) if name in _TRANSPORT_STAGES]
     stages = np.maximum(batch.stage_ns, 0)
     before = stages[:, : in_transport[0]].sum(axis=1)
     after = np.maximum(batch.total_ns - before - stages[:, in_transport].sum(axis=1), 0)
-    return before, after
+    return before, after, np.clip(batch.total_ns - stages.sum(axis=1), 0, after)
 
 
-def _server(batch: Batch, servers: Servers) -> tuple[Ints, Ints, Ints]:
-    """Return the server's work in each call, the most that it can have been, and the place of its record.
+def _server(batch: Batch, servers: Servers) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return how long each call waited for its server, the server's work, the most that it can have been, and the place
+    of its record.
 
     The work is at most the call's transport stages. It is the whole work as the server saw it: a quick server may have
     begun before its client had finished sending. What a log states is a part: a kernel's time, for example.
@@ -200,7 +236,10 @@ def _server(batch: Batch, servers: Servers) -> tuple[Ints, Ints, Ints]:
         places = np.where(known, at, UNKNOWN)
         server = np.where(known, servers.stamps_ns[at, 2] - servers.stamps_ns[at, 1], server)
     server = np.where(server == UNKNOWN, UNKNOWN, np.minimum(server, longest))
-    return server, np.where(places == UNKNOWN, longest, server), places
+    joined_ns, left = servers.join(batch).queue_ns, longest - np.maximum(server, 0)
+    unknown = np.full_like(server, UNKNOWN)
+    queue = unknown if joined_ns is None else np.where(joined_ns == UNKNOWN, UNKNOWN, np.minimum(joined_ns, left))
+    return queue, server, np.where(places == UNKNOWN, longest, server), places
 
 
 def _served_by(state: _Reading) -> dict[str, str]:

@@ -32,9 +32,10 @@ class BackendOutcome:
         replayed_ns: the median of the rounds.
         table_ns: what the α + β·bytes table predicts.
         predicted_ns: with its 95 % interval; low and high are the estimate with a single round.
-        at_most_ns: upper bound where the server's work is unknown; then `predicted_ns` is the lower one.
+        at_most_ns: upper bound where the server's work is unknown; then `predicted_ns` is the lower one. None, too, for
+            calls that nobody made: `predicted_ns` is then the lower bound, and there is no upper one.
         gain_ratio: 1 − predicted / base, with its 95 % interval; the base is the replay over the recorded transport, or
-            the recorded time if there is none or the server's work is unknown.
+            the recorded time if there is none or the server's work is unknown. None for calls that nobody made.
         verdict: against the same base; None where only bounds are known or there is a single round.
         rank: 1 is the quickest; those that cannot be told apart share it.
         failure: why there are no more rounds.
@@ -46,7 +47,7 @@ class BackendOutcome:
     table_ns: float
     predicted_ns: Interval
     at_most_ns: float | None
-    gain_ratio: Interval
+    gain_ratio: Interval | None
     verdict: Verdict | None
     rank: int
     failure: str = ""
@@ -54,13 +55,15 @@ class BackendOutcome:
 
 @dataclass(frozen=True, slots=True)
 class MethodOutcome:
-    """One method. Means over its calls, in ns and bytes; replays: medians over the rounds, by backend."""
+    """One method. Means over its calls, in ns and bytes; replays: medians over the rounds, by backend. No call was made
+    where there is no recorded time.
+    """
 
     name: str
     calls_count: int
     sent_bytes: float
     recv_bytes: float
-    recorded_ns: float
+    recorded_ns: float | None
     server_ns: float | None
     """None if it is unknown, or only a part of it is known."""
     replayed_ns: dict[str, float]
@@ -73,7 +76,7 @@ class ReplayOutcome:
     """The whole result.
 
     Attributes:
-        recorded_ns: the same calls as they were recorded, the longest client's.
+        recorded_ns: the same calls as they were recorded, the longest client's; None for calls that nobody made.
         remarks: what the reader must know, one sentence each.
         left_out: backends that cannot run here, with the reason.
         failed: backends without any result, with the reason.
@@ -83,7 +86,7 @@ class ReplayOutcome:
     source: str
     think: bool
     rounds_count: int
-    recorded_ns: float
+    recorded_ns: float | None
     backends: tuple[BackendOutcome, ...]
     methods: tuple[MethodOutcome, ...]
     remarks: tuple[str, ...]
@@ -112,7 +115,7 @@ def conclude(replayed: Replayed, seed: int = 1) -> ReplayOutcome:
         source=anchor,
         think=request.think,
         rounds_count=max(len(measured.threads_ns) for measured in done.values()),
-        recorded_ns=traffic.recorded_ns,
+        recorded_ns=traffic.recorded_ns if traffic.is_timed else None,
         backends=tuple(sorted(backends, key=lambda backend: backend.predicted_ns.estimate)),
         methods=_methods(traffic, done),
         remarks=(*traffic.remarks, *_remarks(replayed, anchor, bounded), *_next_steps(replayed)),
@@ -172,30 +175,32 @@ def _backend(
 ) -> BackendOutcome:
     """Return the result of a backend; its gain is `against` the replay of another, or the recording if empty."""
     traffic, measured = replayed.traffic, replayed.measured[name]
-    recorded, middle, estimate = float(traffic.recorded_ns), float(np.median(ends[name])), estimates[name]
+    middle, estimate = float(np.median(ends[name])), estimates[name]
     bounded = not anchor and not traffic.server_known
     is_least = not replayed.request.think and middle <= _busiest_ns(traffic)
     predicted = estimate.interval() if estimate else Interval(middle, middle, middle)
     base = estimates.get(against)
+    times: Interval | None = None
     if name == against:
         times = Interval(1.0, 1.0, 1.0)
     elif estimate is not None and base is not None:
         times = ratio(estimate, base)
-    else:
-        base_ns = float(np.median(ends[against])) if against else recorded
+    elif traffic.is_timed:
+        base_ns = float(np.median(ends[against])) if against else float(traffic.recorded_ns)
         times = Interval(predicted.low / base_ns, predicted.estimate / base_ns, predicted.high / base_ns)
     table = _table_ns(replayed, name)
     if anchor:
-        table += recorded - _table_ns(replayed, anchor)
+        table += float(traffic.recorded_ns) - _table_ns(replayed, anchor)
+    is_open = times is None or bounded or is_least or len(ends[name]) < MIN_CLAIM_ROUNDS
     return BackendOutcome(
         name=name,
         rounds_count=len(measured.threads_ns),
         replayed_ns=float(np.median(_longest(measured))),
         table_ns=table,
         predicted_ns=predicted,
-        at_most_ns=predicted.estimate + _waited_ns(traffic) if bounded else None,
-        gain_ratio=Interval(1 - times.high, 1 - times.estimate, 1 - times.low),
-        verdict=None if bounded or is_least or len(ends[name]) < MIN_CLAIM_ROUNDS else compare(times),
+        at_most_ns=predicted.estimate + _waited_ns(traffic) if bounded and traffic.is_timed else None,
+        gain_ratio=Interval(1 - times.high, 1 - times.estimate, 1 - times.low) if times else None,
+        verdict=None if times is None or is_open else compare(times),
         rank=rank,
         failure=measured.failure,
     )
@@ -240,7 +245,7 @@ def _of_servers(traffic: Traffic, *, bounded: bool, think: bool) -> list[str]:
     )
     none, part = np.count_nonzero(server == UNKNOWN), np.count_nonzero((server != UNKNOWN) & (server < most))
     bounds = ", and the end-to-end time is only known to lie between two bounds." if bounded else "."
-    if none:
+    if none and traffic.is_timed:
         remarks.append(f"The server's share of {none:,} calls is unknown: it is replayed as none{bounds}")
     if part:
         remarks.append(
@@ -271,6 +276,8 @@ def _of_servers(traffic: Traffic, *, bounded: bool, think: bool) -> list[str]:
 def _next_steps(replayed: Replayed) -> list[str]:
     """Return what would make the replay surer; the most useful first, two at most."""
     traffic = replayed.traffic
+    if not traffic.is_timed:
+        return []
     steps = (
         (
             not traffic.server_known,
@@ -298,7 +305,7 @@ def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome
                 calls_count=count,
                 sent_bytes=float(sent[chosen].mean()),
                 recv_bytes=float(recv[chosen].mean()),
-                recorded_ns=float(total[chosen].mean()),
+                recorded_ns=float(total[chosen].mean()) if traffic.is_timed else None,
                 server_ns=float(server[chosen].mean()) if known else None,
                 replayed_ns={
                     name: float(np.median([sums[index] for sums in measured.method_ns])) / count
@@ -307,4 +314,4 @@ def _methods(traffic: Traffic, done: dict[str, Measured]) -> tuple[MethodOutcome
                 layout=traffic.layouts.get(traffic.methods[index], ""),
             )
         )
-    return tuple(sorted(outcomes, key=lambda method: -method.recorded_ns * method.calls_count))
+    return tuple(sorted(outcomes, key=lambda method: -(method.recorded_ns or 0.0) * method.calls_count))

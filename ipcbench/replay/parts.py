@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from struct import Struct
 from threading import Lock
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from ipcbench.backend import Address, Reader, Writer
 from ipcbench.errors import IntegrityError
@@ -36,6 +36,7 @@ allows is walked through."""
 _NUMBER = Struct("=q")
 
 Columns: TypeAlias = "dict[str, array[int]]"
+Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Turns:
@@ -226,7 +227,14 @@ def _unpacked(packed: dict[str, bytes]) -> Columns:
     return columns
 
 
-def run_all(parts: Sequence[Part]) -> list[Columns]:
+class Runs(Protocol[Result_co]):
+    """What `run_all` runs."""
+
+    def run(self) -> Result_co:
+        """Do it, and return what came of it."""
+
+
+def run_all(parts: Sequence[Runs[Result_co]]) -> list[Result_co]:
     """Run every part, each in a thread if there are several; the first error is raised at once."""
     if len(parts) == 1:
         return [parts[0].run()]

@@ -46,7 +46,7 @@ def _rank(backend: BackendOutcome, outcome: ReplayOutcome) -> str:
 
 def backend_table(outcome: ReplayOutcome) -> Table:
     """Return the times of all calls over each backend."""
-    bounded = any(backend.at_most_ns is not None for backend in outcome.backends)
+    bounded = outcome.recorded_ns is None or any(backend.at_most_ns is not None for backend in outcome.backends)
     heads = ["backend", "rank", "replayed", "α+β table", "at least" if bounded else "predicted end to end"]
     heads += ["at most"] if bounded else ["time saved", "verdict"]
     rows = []
@@ -57,6 +57,8 @@ def backend_table(outcome: ReplayOutcome) -> Table:
         row = [name, _rank(backend, outcome), *times, _time(backend.predicted_ns, has_interval)]
         if backend.at_most_ns is not None:
             row.append(format_duration_ns(backend.at_most_ns))
+        elif backend.gain_ratio is None:
+            row.append("unknown")
         else:
             verdict = _VERDICTS[backend.verdict] if backend.verdict else NOT_MEASURED
             row += [_gain(backend.gain_ratio, has_interval), verdict]
@@ -82,7 +84,7 @@ def _method_row(method: MethodOutcome, names: list[str]) -> tuple[str, ...]:
         f"{method.calls_count:,}",
         f"{method.sent_bytes:,.0f}",
         f"{method.recv_bytes:,.0f}",
-        format_duration_ns(method.recorded_ns),
+        NOT_MEASURED if method.recorded_ns is None else format_duration_ns(method.recorded_ns),
         "unknown" if method.server_ns is None else format_duration_ns(method.server_ns),
         *(format_duration_ns(method.replayed_ns[name]) for name in names),
     )
@@ -96,11 +98,12 @@ def _think(outcome: ReplayOutcome) -> str:
 def _sentences(outcome: ReplayOutcome) -> list[str]:
     traffic = outcome.traffic
     clients = len(traffic.threads)
+    took = "" if outcome.recorded_ns is None else f" took {format_duration_ns(outcome.recorded_ns)} as recorded;"
+    think = "without" if outcome.recorded_ns is None else _think(outcome)
     lines = [
-        f"{traffic.calls_count:,} calls of {clients} client{'s' if clients > 1 else ''} took "
-        f"{format_duration_ns(outcome.recorded_ns)} as recorded; replayed {outcome.rounds_count} "
-        f"time{'s' if outcome.rounds_count > 1 else ''} over each backend, "
-        f"{_think(outcome)} the server's work."
+        f"{traffic.calls_count:,} calls of {clients} client{'s' if clients > 1 else ''}{took} replayed "
+        f"{outcome.rounds_count} time{'s' if outcome.rounds_count > 1 else ''} over each backend, "
+        f"{think} the server's work."
     ]
     if outcome.source and traffic.server_known:
         lines.append(f"Time saved is against the replay over {outcome.source}, as the trace was recorded.")
@@ -168,10 +171,12 @@ def _csv_row(backend: BackendOutcome, outcome: ReplayOutcome) -> dict[str, Any]:
     low, estimate, high = backend.predicted_ns.low, backend.predicted_ns.estimate, backend.predicted_ns.high
     gain = backend.gain_ratio
     values = (
-        backend.name, backend.rank, backend.rounds_count, round(outcome.recorded_ns), round(backend.replayed_ns),
+        backend.name, backend.rank, backend.rounds_count,
+        None if outcome.recorded_ns is None else round(outcome.recorded_ns), round(backend.replayed_ns),
         round(backend.table_ns), round(estimate), round(low), round(high),
         None if backend.at_most_ns is None else round(backend.at_most_ns),
-        f"{gain.estimate:.6f}", f"{gain.low:.6f}", f"{gain.high:.6f}", backend.verdict, backend.failure,
+        *(("", "", "") if gain is None else (f"{part:.6f}" for part in (gain.estimate, gain.low, gain.high))),
+        backend.verdict, backend.failure,
     )  # fmt: skip
     return dict(zip(_CSV_COLUMNS, values, strict=True))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -90,6 +90,26 @@ class Measured:
     failure: str = ""
 
 
+@dataclass(slots=True)
+class Contender:
+    """One of those that take turns: traffic, and the backend that carries it.
+
+    Attributes:
+        is_calibrated: whether round trips of several sizes follow its calls.
+        is_optional: whether it is left out after the first round if otherwise not all rounds fit into the budget.
+        lists: the calls of each client, as the processes carry them out.
+    """
+
+    backend: str
+    traffic: Traffic
+    is_calibrated: bool = True
+    is_optional: bool = False
+    lists: list[Columns] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.lists = [columns_of(thread) for thread in self.traffic.threads]
+
+
 @dataclass(frozen=True, slots=True)
 class Replayed:
     """A replay's result.
@@ -125,21 +145,33 @@ def replay(traffic: Traffic, request: Request, say: Say = lambda _: None) -> Rep
         UnknownBackend, ConfigError, BackendUnavailable: before anything is started.
         TrialError: it failed over every backend.
     """
-    backends, skipped = _select(request, traffic.largest_bytes)
+    if request.source and not traffic.is_timed:
+        raise ConfigError("--recorded-over", request.source, "nothing: nobody made the calls of this trace")
+    backends, skipped = select(request, traffic.largest_bytes)
     for name, reason in skipped.items():
         say(f"warning: {name} is left out: {reason}")
-    share_s = request.budget_s / (request.rounds * len(backends) + bool(request.source))
-    least_s = max(share_s - _START_S, share_s / 4)
-    traffic = traffic.limited(least_s * 1e9, request.calls_count)
-    result = Replayed(request, traffic, {name: Measured() for name in backends}, skipped, ladder(traffic.largest_bytes))
-    _Replay(result, backends, say).carry_out()
-    failures = [f"{name}: {measured.failure}" for name, measured in result.measured.items() if measured.failure]
-    if not any(measured.threads_ns for measured in result.measured.values()):
-        raise TrialError("; ".join(failures))
+    traffic = traffic.limited(share_ns(request, len(backends), pilots=bool(request.source)), request.calls_count)
+    contenders = {name: Contender(name, traffic if request.think else traffic.without_think()) for name in backends}
+    measured = {name: Measured() for name in backends}
+    result = Replayed(request, traffic, measured, skipped, ladder(traffic.largest_bytes))
+    Replays(contenders, measured, request, result.ladder_bytes, say).carry_out(pilots=request.source in backends)
+    require_some(measured)
     return result
 
 
-def _select(request: Request, largest_bytes: int) -> tuple[dict[str, type[Backend]], dict[str, str]]:
+def share_ns(request: Request, contenders_count: int, *, pilots: bool = False) -> float:
+    """Return for how long one replay of one contender may take, so that all rounds fit into the budget."""
+    share_s = request.budget_s / (request.rounds * contenders_count + pilots)
+    return 1e9 * max(share_s - _START_S, share_s / 4)
+
+
+def require_some(measured: Mapping[str, Measured]) -> None:
+    """Raise TrialError, with all reasons, if no contender has finished a round."""
+    if not any(each.threads_ns for each in measured.values()):
+        raise TrialError("; ".join(f"{name}: {each.failure}" for name, each in measured.items() if each.failure))
+
+
+def select(request: Request, largest_bytes: int) -> tuple[dict[str, type[Backend]], dict[str, str]]:
     """Return the backends that can take part, and for each other one the reason and how to get it."""
     channel = ChannelSpec(name=f"{NAME_PREFIX}check", max_message_bytes=largest_bytes, depth=DEPTH)
     names = tuple(dict.fromkeys((*request.backends, *filter(None, (request.source,)))))
@@ -149,39 +181,69 @@ def _select(request: Request, largest_bytes: int) -> tuple[dict[str, type[Backen
     return usable_backends(names, channel)
 
 
-class _Replay:
-    """The state of a replay while it goes on."""
+class Replays:
+    """Replays of several contenders, which take turns in rounds, each in fresh processes.
 
-    def __init__(self, result: Replayed, backends: dict[str, type[Backend]], say: Say) -> None:
-        self._result = result
-        self._request = result.request
-        self._backends = backends
+    Args:
+        contenders: by name.
+        measured: by the same names; what is measured is added to them.
+        request: rounds, budget and seed.
+        ladder_bytes: sizes of the calibration.
+        say: see `replay`.
+    """
+
+    def __init__(
+        self,
+        contenders: Mapping[str, Contender],
+        measured: Mapping[str, Measured],
+        request: Request,
+        ladder_bytes: Ints,
+        say: Say = lambda _: None,
+    ) -> None:
+        self._contenders = contenders
+        self._measured = measured
+        self._request = request
+        self._ladder_bytes = ladder_bytes
         self._say = say
-        traffic = result.traffic if result.request.think else result.traffic.without_think()
-        self._lists = [columns_of(thread) for thread in traffic.threads]
 
-    def carry_out(self) -> None:
-        """Replay round after round while the budget lasts; the first round always runs."""
+    def carry_out(self, *, pilots: bool = False) -> None:
+        """Replay round after round while the budget lasts; the first round always runs.
+
+        Args:
+            pilots: whether a first replay over the request's source tells how many pieces of work all shall do.
+        """
         require_room_for_sockets()
         started_s = time.monotonic()
         host = os.environ.get(HOST_VARIABLE)
         with RunDir() as run_dir, Switchboard(run_dir.path, host) as switchboard:
-            if self._request.source in self._backends:
+            if pilots:
                 self._pilot(run_dir, switchboard)
+            round_s = 0.0
             for index in range(self._request.rounds):
-                elapsed_s = time.monotonic() - started_s
-                if index and elapsed_s * (index + 1) / index > self._request.budget_s:
+                begun_s = time.monotonic()
+                left_s = self._request.budget_s - (begun_s - started_s)
+                if index == 1 and round_s * (self._request.rounds - 1) > left_s:
+                    round_s *= self._leave_out_optional()
+                if index and round_s > left_s:
                     self._say(f"the budget is spent after {index} of {self._request.rounds} rounds")
                     return
                 self._round(index, run_dir, switchboard)
+                round_s = time.monotonic() - begun_s
+
+    def _leave_out_optional(self) -> float:
+        """Leave out what need not be replayed again; return the share of the contenders that stay."""
+        kept = {name: each for name, each in self._contenders.items() if not each.is_optional}
+        share = len(kept) / len(self._contenders)
+        self._contenders = kept
+        return share
 
     def _round(self, index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
-        names = [name for name in self._backends if not self._result.measured[name].failure]
+        names = [name for name in self._contenders if not self._measured[name].failure]
         random.Random(f"{self._request.seed}/{index}").shuffle(names)  # noqa: S311 - an order, not a secret
         for name in names:
-            measured = self._result.measured[name]
+            contender, measured = self._contenders[name], self._measured[name]
             try:
-                clients, _, trips = self._once(name, run_dir, switchboard)
+                clients, _, trips = self._once(contender, run_dir, switchboard)
             except IpcbenchError as error:
                 measured.failure = str(error)
                 self._say(f"warning: {name} failed: {error}")
@@ -190,51 +252,60 @@ class _Replay:
             measured.threads_ns.append(
                 [int(client["end_ns"][-1] - client["end_ns"][0] + client["total_ns"][0]) for client in clients]
             )
-            measured.method_ns.append(self._by_method(clients))
+            measured.method_ns.append(_by_method(contender.traffic, clients))
             where = f"round {index + 1}/{self._request.rounds}"
             self._say(f"{where}  {name}  {max(measured.threads_ns[-1]) / 1e9:.3f} s")
 
-    def _by_method(self, clients: Sequence[Columns]) -> Ints:
-        sums = np.zeros(len(self._result.traffic.methods), dtype=np.int64)
-        for thread, client in zip(self._result.traffic.threads, clients, strict=True):
-            np.add.at(sums, thread.method, client["total_ns"])
-        return sums
-
     def _pilot(self, run_dir: RunDir, switchboard: Switchboard) -> None:
         """Replay over the source by time, to learn how many pieces of work the recorded times hold."""
+        source = self._request.source
+        pilot = self._contenders[source]
         try:
-            clients, servers, _ = self._once(self._request.source, run_dir, switchboard)
+            clients, servers, _ = self._once(pilot, run_dir, switchboard)
         except IpcbenchError as error:
-            self._result.measured[self._request.source].failure = str(error)
-            self._say(f"warning: {self._request.source} failed: {error}")
+            self._measured[source].failure = str(error)
+            self._say(f"warning: {source} failed: {error}")
             return
-        threads = self._result.traffic.threads
-        self._lists = [
+        lists = [
             by_pieces(columns, client, server, thread.method)
-            for thread, columns, client, server in zip(threads, self._lists, clients, servers, strict=True)
+            for thread, columns, client, server in zip(
+                pilot.traffic.threads, pilot.lists, clients, servers, strict=True
+            )
         ]
+        for contender in self._contenders.values():
+            contender.lists = lists
 
-    def _once(self, name: str, run_dir: RunDir, switchboard: Switchboard) -> tuple[list[Columns], list[Columns], Ints]:
-        """Carry the traffic over a backend once; return what the clients and servers measured, and the calibration."""
-        largest = self._result.traffic.largest_bytes
-        recorded_s = self._result.traffic.recorded_ns / 1e9
-        stall_s = self._request.stall_s + recorded_s
+    def _once(
+        self, contender: Contender, run_dir: RunDir, switchboard: Switchboard
+    ) -> tuple[list[Columns], list[Columns], Ints]:
+        """Carry the traffic once; return what the clients and servers measured, and the calibration."""
+        traffic = contender.traffic
+        largest = max(traffic.largest_bytes, int(self._ladder_bytes.max()))
+        stall_s = self._request.stall_s + traffic.recorded_ns / 1e9
         with ExitStack() as stack:
             services: list[Service] = []
-            for numbers in self._result.traffic.services:
-                services.append(Service(name, numbers, run_dir, switchboard, largest, stall_s))
+            for numbers in traffic.services:
+                services.append(Service(contender.backend, numbers, run_dir, switchboard, largest, stall_s))
                 stack.callback(services[-1].drop)
             for service in services:
                 service.open()
             limit_s = 3 * stall_s
-            _at_once(services, [warm_up(columns) for columns in self._lists], limit_s)
-            done = _at_once(services, self._lists, limit_s)
+            _at_once(services, [warm_up(columns) for columns in contender.lists], limit_s)
+            done = _at_once(services, contender.lists, limit_s)
+            sizes = self._ladder_bytes if contender.is_calibrated else self._ladder_bytes[:0]
             # Last, since a row of large messages leaves a TCP connection in another state than the calls do.
-            calls = back_to_back(self._result.ladder_bytes), *[back_to_back(self._result.ladder_bytes[:0])] * len(done)
+            calls = back_to_back(sizes), *[back_to_back(sizes[:0])] * len(done)
             trips = _at_once(services[:1], calls, limit_s)[0][0]["transport_ns"]
             for service in services:
                 service.close()
         return [client for client, _ in done], [server for _, server in done], trips
+
+
+def _by_method(traffic: Traffic, clients: Sequence[Columns]) -> Ints:
+    sums = np.zeros(len(traffic.methods), dtype=np.int64)
+    for thread, client in zip(traffic.threads, clients, strict=True):
+        np.add.at(sums, thread.method, client["total_ns"])
+    return sums
 
 
 def _at_once(services: Sequence[Service], lists: Sequence[Columns], limit_s: float) -> list[tuple[Columns, Columns]]:

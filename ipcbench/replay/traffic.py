@@ -15,7 +15,8 @@ import numpy as np
 from ipcbench.trace.readers.batch import Ints
 
 COLUMNS = (
-    "method", "gap_ns", "before_ns", "after_ns", "server_ns", "server_most_ns", "total_ns", "sent_bytes", "recv_bytes",
+    "method", "gap_ns", "before_ns", "after_ns", "other_ns", "queue_ns", "server_ns", "server_most_ns", "total_ns",
+    "sent_bytes", "recv_bytes",
 )  # fmt: skip
 """Of a client's calls."""
 
@@ -32,6 +33,8 @@ class ThreadCalls:
         gap_ns: work before the call; 0 before the first, and where it is unknown.
         before_ns: work inside the call before its request leaves: serialize.
         after_ns: work inside the call after its reply is here: deserialize, and what no stage accounts for.
+        other_ns: the part of `after_ns` that no stage accounts for.
+        queue_ns: how long the request waited for the server; UNKNOWN where it is not recorded.
         server_ns: the server's work; UNKNOWN where it is not recorded. The least it was, if a log tells only a part.
         server_most_ns: the most it can have been: `server_ns` where that is the whole, else all of `send` and `wait`.
         total_ns: the whole call as it was recorded.
@@ -45,6 +48,8 @@ class ThreadCalls:
     gap_ns: Ints
     before_ns: Ints
     after_ns: Ints
+    other_ns: Ints
+    queue_ns: Ints
     server_ns: Ints
     server_most_ns: Ints
     total_ns: Ints
@@ -75,6 +80,10 @@ class Traffic:
         remarks: what the reader of the result must know, one sentence each.
         layouts: by method, what its messages usually consist of, as text; only for methods where it is known.
         is_sampled: whether the trace has no records of some calls.
+        transports: over which the trace or log says that calls were made, as it names them, the most frequent first.
+        waited_ns: by thread, of clients and servers: for how long it was ready to run and had no core; only those
+            whose segments all tell.
+        is_timed: whether the calls were made, and so took a time that is known; else all times are 0 and mean nothing.
     """
 
     source: str
@@ -85,6 +94,9 @@ class Traffic:
     remarks: tuple[str, ...] = ()
     layouts: Mapping[str, str] = field(default_factory=dict)
     is_sampled: bool = False
+    waited_ns: Mapping[str, int] = field(default_factory=dict)
+    transports: tuple[str, ...] = ()
+    is_timed: bool = True
 
     @property
     def calls_count(self) -> int:

@@ -80,7 +80,13 @@ QUEUE_PUT = Schema("put", ("put",), CLIENT)
 QUEUE_GET = Schema("get", ("get",), RECEIVER)
 """Taking an object out of a queue, including the wait for it."""
 
-COUNTED: Final = frozenset(schema.name for schema in (EXCHANGE, SEND, RECEIVE))
+PLANNED = Schema("planned", ("wait",), CLIENT)
+"""A remote call that nobody made: its bytes were computed, and no time of it is known. Its record has zeros there."""
+
+TIMELESS: Final = frozenset({PLANNED.name})
+"""The schemas whose calls have no times."""
+
+COUNTED: Final = frozenset(schema.name for schema in (EXCHANGE, SEND, RECEIVE, PLANNED))
 """The schemas whose calls always note their bytes. With any other, 0 both ways means that nobody did, unless a record's
 flag says otherwise."""
 

@@ -16,8 +16,9 @@ def thread(
     """
     method = np.arange(count, dtype=np.int64) % 2
     values = {
-        "gap_ns": 10_000, "before_ns": 5_000, "after_ns": 5_000, "server_ns": server_ns,
-        "server_most_ns": server_ns if server_ns >= 0 else 190_000, "total_ns": 200_000, **changes,
+        "gap_ns": 10_000, "before_ns": 5_000, "after_ns": 5_000, "other_ns": 1_000, "queue_ns": -1,
+        "server_ns": server_ns, "server_most_ns": server_ns if server_ns >= 0 else 190_000, "total_ns": 200_000,
+        **changes,
     }  # fmt: skip
     columns = {key: np.full(count, value, dtype=np.int64) for key, value in values.items()}
     columns["gap_ns"][0] = 0

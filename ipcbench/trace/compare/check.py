@@ -146,6 +146,8 @@ def _of_timed(trace: Methods, condition: Condition, method: Method) -> tuple[flo
     stage = _stage(condition)
     if quantity == "MiB_per_s":
         moved = sums.moved_bytes
+        if sums.sized_count > sums.timed_count:
+            return None, "of some of its bytes no time is known"
         return (None, "its bytes are unknown") if moved is None else (_ratio(moved / _MIB, sums.total_ns / 1e9), "")
     if stage is None:
         return 100.0 * _ratio(sums.total_ns, trace.total_ns), ""

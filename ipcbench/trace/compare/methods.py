@@ -33,6 +33,8 @@ class Method:
 
     def keep(self, calls: Calls, number: int) -> None:
         """Keep the times of sampled calls; those recorded for being slow would bias them."""
+        if not calls.batch.is_timed:
+            return
         chosen = (calls.batch.method == number) & ~calls.kept
         self._times.append(np.maximum(calls.batch.total_ns[chosen], 0))
         begin = calls.batch.begin_ns[chosen]

@@ -42,11 +42,11 @@ def write(source: Source, out: IO[bytes]) -> tuple[str, ...]:
 
 
 def _fields(number: int, row: Row, stages: list[str]) -> list[object]:
-    times = dict(zip(row.stages, row.stage_ns, strict=True))
+    times = row.stages_ns
     parts = [f"{times[name] / 1e6:.6f}" if name in times else "" for name in stages]
     sizes = ("" if size is None else f"{size / 1024:.2f}" for size in (row.sent_bytes, row.recv_bytes))
     speed = "" if row.mib_per_s is None else f"{row.mib_per_s:.2f}"
-    old = [f"{row.total_ns / 1e6:.6f}", *sizes, speed]
+    old = [f"{row.total_ns / 1e6:.6f}" if row.is_timed else "", *sizes, speed]
     process, unix = row.process, row.begin_unix_ns
     begin = "" if unix is None else f"{unix // 10**9}.{unix % 10**9:09d}"
     span = f"{row.span:016x}" if row.trace_id else ""

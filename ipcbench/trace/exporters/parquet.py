@@ -51,7 +51,7 @@ def _schema(pa: Any, stages: list[str]) -> Any:
 
 def _fields(row: Row, stages: list[str]) -> Iterator[Any]:
     process = row.process
-    times = dict(zip(row.stages, row.stage_ns, strict=True))
+    times = row.stages_ns
     begin = row.begin_ns if row.begin_ns >= 0 else None
     yield from (row.method, ROLES[row.role], row.schema, row.peer or None, row.error or None, process.service)
     yield from (process.host or None, process.pid or None, process.tid or None, row.trace_id or None)
@@ -59,7 +59,7 @@ def _fields(row: Row, stages: list[str]) -> Iterator[Any]:
         row.span if row.trace_id else None,
         row.begin_unix_ns,
         begin,
-        row.total_ns,
+        row.known_total_ns,
         row.sent_bytes,
         row.recv_bytes,
     )

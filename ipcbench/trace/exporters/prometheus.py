@@ -108,17 +108,17 @@ _FAMILIES: Final[tuple[tuple[str, str, str, Callable[[str, MethodTotals], Iterat
         "Calls that ended with an error; none for methods of which some were only counted.",
         _single(lambda totals: None if totals.untimed_count else totals.failed_count),
     ),
-    ("untimed_calls_total", "counter", "Calls that were only counted.", _single(lambda totals: totals.untimed_count)),
+    ("untimed_calls_total", "counter", "Calls whose time is not known.", _single(lambda totals: totals.untimed_count)),
     (
         "sent_bytes_total",
         "counter",
-        "Bytes sent by timed calls.",
+        "Bytes sent by calls that noted them.",
         _single(lambda totals: totals.sent_bytes if totals.sized_count else None),
     ),
     (
         "received_bytes_total",
         "counter",
-        "Bytes received by timed calls.",
+        "Bytes received by calls that noted them.",
         _single(lambda totals: totals.recv_bytes if totals.sized_count else None),
     ),
 )

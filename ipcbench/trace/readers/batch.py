@@ -79,6 +79,7 @@ class Batch:
         trace_ids: as a log has them, "" for none; empty if it has none at all.
         traces: the ids that somebody gave, shape (n, 2), the high half first, 0 for none; None if there are none.
         weights: for how many calls each stands that were only counted; None if for none.
+        is_timed: whether their times are known; else `total_ns` and `stage_ns` hold zeros, which mean nothing.
     """
 
     segment: Segment
@@ -105,6 +106,7 @@ class Batch:
     trace_ids: Sequence[str] = ()
     traces: Keys | None = None
     weights: npt.NDArray[np.float64] | None = None
+    is_timed: bool = True
 
     @property
     def is_sized(self) -> npt.NDArray[np.bool_]:

@@ -49,9 +49,9 @@ class MethodTotals:
 
     Attributes:
         counts: of timed calls by bin of ipcbench/util/bins.py, shape (BIN_COUNT,).
-        untimed_count: further calls that were only counted.
+        untimed_count: further calls whose time is not known: they were only counted, or never made.
         longest_ns: exact for calls with records.
-        sized_count: timed calls whose bytes were noted; `sent_bytes` and `recv_bytes` are theirs.
+        sized_count: calls whose bytes were noted; `sent_bytes` and `recv_bytes` are theirs.
         staged_ns: the time of those calls whose bytes and stages are in the sums; those of a histogram may lag behind.
         stage_ns: by the names of the stages.
     """
@@ -94,15 +94,18 @@ class MethodTotals:
         total: Ints = np.maximum(batch.total_ns[chosen], 0)
         if not len(total):
             return
+        sized = chosen & batch.is_sized
+        self.sized_count += int(np.count_nonzero(sized))
+        self.sent_bytes += int(batch.sent_bytes[sized].sum())
+        self.recv_bytes += int(batch.recv_bytes[sized].sum())
+        if not batch.is_timed:
+            self.untimed_count += len(total)
+            return
         self.counts += np.bincount(bin_index(total), minlength=BIN_COUNT)
         self.failed_count += int(np.count_nonzero(batch.failed[chosen]))
         self.total_ns += int(total.sum())
         self.staged_ns += int(total.sum())
         self.longest_ns = max(self.longest_ns, int(total.max()))
-        sized = chosen & batch.is_sized
-        self.sized_count += int(np.count_nonzero(sized))
-        self.sent_bytes += int(batch.sent_bytes[sized].sum())
-        self.recv_bytes += int(batch.recv_bytes[sized].sum())
         self._add_stages(zip(batch.stages, np.maximum(batch.stage_ns[chosen], 0).sum(axis=0).tolist(), strict=True))
 
     def add_histogram(self, histogram: CountedCalls, scale: float = 1.0, total_ns: int | None = None) -> None:

@@ -87,6 +87,7 @@ class Row(NamedTuple):
         sent_bytes, recv_bytes: None if they were not noted.
         parts_ns: what its wait is made of (`PARTS`); None for what is not known.
         logged_transport: as its log names it; empty if it does not.
+        is_timed: whether its times are known; else `total_ns` and `stage_ns` hold zeros, which mean nothing.
     """
 
     process: Process
@@ -107,6 +108,17 @@ class Row(NamedTuple):
     failed: bool
     parts_ns: tuple[int | None, ...] = (None,) * len(PARTS)
     logged_transport: str = ""
+    is_timed: bool = True
+
+    @property
+    def known_total_ns(self) -> int | None:
+        """How long it took; None if that is unknown."""
+        return self.total_ns if self.is_timed else None
+
+    @property
+    def stages_ns(self) -> dict[str, int]:
+        """Stage → its time; empty if that is unknown."""
+        return dict(zip(self.stages, self.stage_ns, strict=True)) if self.is_timed else {}
 
     @property
     def transport(self) -> str:
@@ -146,7 +158,8 @@ def rows_of(calls: Calls) -> Iterator[Row]:
     columns = zip(
         batch.ids.tolist(), batch.method.tolist(), calls.peers, calls.errors, ids, spans, batch.begin_ns.tolist(),
         batch.total_ns.tolist(), batch.stage_ns.tolist(), _or_none(batch.sent_bytes), _or_none(batch.recv_bytes),
-        batch.failed.tolist(), _parts(batch), [batch.segment.transport] * count, strict=True,
+        batch.failed.tolist(), _parts(batch), [batch.segment.transport] * count,
+        [batch.is_timed] * count, strict=True,
     )  # fmt: skip
     for number, method, *rest in columns:
         yield Row(calls.process, calls.schema, batch.stages, batch.segment.role, number, batch.methods[method], *rest)

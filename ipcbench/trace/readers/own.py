@@ -37,11 +37,12 @@ from ipcbench.trace.format import (
     due_bytes,
     has_loss,
     unpack_header,
+    waited_ns,
 )
 from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Keys, Notes, Segment, printable
 from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned, transport_of
 from ipcbench.trace.readers.weights import MOST_UNTIMED, weights_of
-from ipcbench.trace.schema import CLIENT, COUNTED, MAX_STAGES, RECEIVER, SERVER_SIDE, Schema, parse_schema
+from ipcbench.trace.schema import CLIENT, COUNTED, MAX_STAGES, RECEIVER, SERVER_SIDE, TIMELESS, Schema, parse_schema
 from ipcbench.util.files import as_store_errors, regular
 
 _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"}
@@ -129,7 +130,7 @@ def _header(file: IO[bytes], path: Path, magic: bytes, notes: Notes) -> tuple[in
         block_bytes, facts = unpack_header(data, magic)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{path}: not a file of a trace: {error}") from error
-    notes.facts.append(facts)
+    notes.facts.append({**facts, "waited_ns": waited_ns(data)} if magic == SEGMENT_MAGIC else facts)
     if has_loss(data):
         pid = facts.get("pid")
         notes.lost(str(facts.get("host", "")), pid if isinstance(pid, int) else 0)
@@ -262,18 +263,22 @@ def _batch(segment: Segment, schema: Schema, rows: npt.NDArray[Any], ids: Ints, 
     used = np.flatnonzero(np.bincount(rows["method"]))
     places = np.zeros(2**16, np.int64)
     places[used] = np.arange(len(used))
+    is_timed, begin = schema.name not in TIMELESS, stamps[:, 0].copy()
+    if not is_timed:
+        begin, total, stages = np.full_like(begin, UNKNOWN), np.zeros_like(total), np.zeros_like(stages)
     return Batch(
         segment,
         schema.stages,
         [names.get(number, f"(name {number})") for number in used.tolist()],
         ids,
         places[rows["method"]],
-        stamps[:, 0].copy(),
+        begin,
         total,
         stages,
         sent,
         recv,
         (rows["flags"] & FAILED) != 0,
+        is_timed=is_timed,
     )
 
 

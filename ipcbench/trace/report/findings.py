@@ -84,7 +84,8 @@ _Rule: TypeAlias = Callable[[_Part], Iterator[TraceFinding]]
 def _at_stake(sums: Sums) -> bool:
     """Return whether there are enough timed calls for a finding, and their time in each stage is known well enough."""
     errors_ns = (*sums.stage_errors_ns, sums.total_error_ratio * sums.total_ns)
-    return sums.timed_count >= LEAST_CALLS and sums.total_ns > 0 and max(errors_ns) <= _MOST_ERROR_RATIO * sums.total_ns
+    is_timed = sums.timed_count >= LEAST_CALLS and sums.total_ns > 0 and not sums.planned_count
+    return is_timed and max(errors_ns) <= _MOST_ERROR_RATIO * sums.total_ns
 
 
 def _by_method(rule: _Rule) -> Callable[[GroupSums], Iterator[TraceFinding]]:

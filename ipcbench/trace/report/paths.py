@@ -115,11 +115,11 @@ def _table(rows: list[Row]) -> Table:
     first = _at_ns(rows[0])
 
     def cells(row: Row) -> Iterator[str]:
-        times = dict(zip(row.stages, row.stage_ns, strict=True))
+        times = row.stages_ns
         yield format_ms(_at_ns(row) - first) if row.begin_ns >= 0 else NOT_MEASURED
         yield printable(_process(row))
         yield printable(method_name(row.method, row.role)) + (" (failed)" if row.failed else "")
-        yield format_ms(row.total_ns)
+        yield format_ms(row.known_total_ns)
         yield from (format_ms(times.get(name)) for name in stages)
         yield NOT_MEASURED if row.moved_bytes is None else format_significant(row.moved_bytes / 1024)
 
@@ -147,7 +147,7 @@ def _values(row: Row) -> dict[str, object]:
     return {
         "begin_unix_ns": row.begin_unix_ns, "begin_ns": row.begin_ns if row.begin_ns >= 0 else None,
         "process": asdict(row.process), "method": row.method, "role": row.role, "failed": row.failed,
-        "total_ns": row.total_ns, "stages_ns": dict(zip(row.stages, row.stage_ns, strict=True)),
+        "total_ns": row.known_total_ns, "stages_ns": row.stages_ns,
         "sent_bytes": row.sent_bytes, "recv_bytes": row.recv_bytes,
     }  # fmt: skip
 
@@ -162,7 +162,7 @@ def as_csv(rows: list[Row]) -> str:
     flat = []
     for row in rows:
         values = _values(row)
-        stages = {f"{name}_ns": ns for name, ns in zip(row.stages, row.stage_ns, strict=True)}
+        stages = {f"{name}_ns": ns for name, ns in row.stages_ns.items()}
         flat.append({**values, "process": _process(row), **stages})
         del flat[-1]["stages_ns"]
     return csv_text(flat, list(dict.fromkeys(name for values in flat for name in values)))

@@ -86,7 +86,7 @@ def _moved(sums: MethodSums | GroupSums) -> str:
     some were only counted; and at least again where too little is known of those.
     """
     known, moved = sums.sized_count, sums.moved_bytes
-    if not known or known == sums.calls_count or moved is None:
+    if not known or known + sums.planned_count == sums.calls_count or moved is None:
         return _scaled(moved, _MIB, ",.1f")
     if known < sums.timed_count:
         return f"≥ {moved / _MIB:,.1f}"
@@ -97,7 +97,7 @@ def _moved(sums: MethodSums | GroupSums) -> str:
 
 def _about(sums: MethodSums | GroupSums) -> str:
     """Return the mark of an estimate, where some calls were only counted."""
-    return "" if sums.calls_count == sums.timed_count else "≈ "
+    return "≈ " if sums.calls_count > sums.timed_count + sums.planned_count else ""
 
 
 def _speed(sums: MethodSums | GroupSums) -> str:
@@ -147,7 +147,7 @@ def _stages_by_method(group: GroupSums, language: Language) -> Table:
 
 def _stage_table(group: GroupSums, language: Language) -> Table:
     rows = []
-    for part in stage_shares(group):
+    for part in stage_shares(group) if group.calls_count > group.planned_count else ():
         shown = word(part.name, language) if part.name == "unaccounted" else part.name
         rows.append((shown, *part.row))
         if part.name == "wait":
@@ -184,7 +184,7 @@ def _extreme_table(title: str, group: GroupSums, calls: Sequence[Extreme], langu
          _kib(call.sent_bytes), _kib(call.recv_bytes))
         for call in calls
     )  # fmt: skip
-    known = sum(sums.squared_count for sums in group.methods.values())
+    known = group.planned_count + sum(sums.squared_count for sums in group.methods.values())
     of_some = (
         "" if known >= group.calls_count else word("of records", language).format(known=known, calls=group.calls_count)
     )
@@ -221,19 +221,11 @@ def tables(group: GroupSums, language: Language) -> Iterator[Table]:
 
 def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     """Return the totals of a group in a line."""
-    timed = group.timed_count
-    parts = [f"{word('calls', language)} {group.calls_count:,}"]
-    failed = sum(sums.failed_count for sums in group.methods.values())
-    if group.calls_count > timed:
-        seen_count = 1 / group.unseen_ratio
-        unseen = word("may miss", language).format(count=f"{seen_count:,.0f}") if seen_count > 1 else ""
-        parts.append(f"{word('untimed', language)} {group.calls_count - timed:,}{unseen}")
-    if failed:
-        least = "≥ " if timed < group.calls_count else ""  # a call that is only counted may have failed, too
-        parts.append(f"{word('failed', language)} {least}{failed:,}")
+    parts = list(_counts(group, language))
     if (mean := mean_text(group)) != NOT_MEASURED:
         parts.append(f"{word('mean', language)} {mean} ms")
-    parts.append(f"{word('total', language)} {total_text(group)} ms")
+    if group.calls_count > group.planned_count:
+        parts.append(f"{word('total', language)} {total_text(group)} ms")
     if group.moved_bytes is not None:
         parts.append(f"{word('moved', language)} {_moved(group)}")
     if (speed := _speed(group)) != NOT_MEASURED:
@@ -245,6 +237,21 @@ def overall(group: GroupSums, language: Language, quote: Quote = str) -> str:
     if text := _split_text(group.split, group.calls_count, language):
         parts.append(text)
     return ", ".join(parts)
+
+
+def _counts(group: GroupSums, language: Language) -> Iterator[str]:
+    """Yield how many calls there are, and how many of them are not as others."""
+    timed, planned = group.timed_count, group.planned_count
+    yield f"{word('calls', language)} {group.calls_count:,}"
+    if planned:
+        yield word("planned", language).format(count=f"{planned:,}")
+    if group.calls_count > timed + planned:
+        seen_count = 1 / group.unseen_ratio
+        unseen = word("may miss", language).format(count=f"{seen_count:,.0f}") if seen_count > 1 else ""
+        yield f"{word('untimed', language)} {group.calls_count - timed - planned:,}{unseen}"
+    if failed := sum(sums.failed_count for sums in group.methods.values()):
+        least = "≥ " if timed < group.calls_count else ""  # a call that is only counted may have failed, too
+        yield f"{word('failed', language)} {least}{failed:,}"
 
 
 def _split_text(split: Split, calls_count: int, language: Language) -> str:

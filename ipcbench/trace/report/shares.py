@@ -16,7 +16,7 @@ _LEAST_SHOWN_NS = 1000
 
 def is_known(sums: MethodSums | GroupSums) -> bool:
     """Return whether all calls were timed, or their time is estimated well enough to be given."""
-    return sums.timed_count > 0 and sums.total_error_ratio <= MOST_ERROR_RATIO
+    return sums.timed_count > 0 and not sums.planned_count and sums.total_error_ratio <= MOST_ERROR_RATIO
 
 
 def total_text(sums: MethodSums | GroupSums) -> str:

@@ -19,13 +19,15 @@ MOST_ERROR_RATIO = 0.5
 
 @dataclass(frozen=True, slots=True, order=True)
 class Extreme:
-    """A slowest or largest call, which is shown by itself; `order` is the key it was chosen by."""
+    """A slowest or largest call, which is shown by itself; `order` is the key it was chosen by. Times are None if they
+    are unknown.
+    """
 
     order: int
     call_id: int
     method: str
-    total_ns: int
-    stage_ns: tuple[int, ...]
+    total_ns: int | None
+    stage_ns: tuple[int | None, ...]
     sent_bytes: int | None
     recv_bytes: int | None
 
@@ -38,6 +40,8 @@ class MethodSums:
         stages: names; `staged_ns` has a sum for each, of timed calls.
         histogram: of all timed calls; negative times count as 0.
         untimed_count: further calls that were counted but not timed.
+        planned_count: further calls that nobody made: they have no time, and moved `planned_sent_bytes` and
+            `planned_recv_bytes`.
         weighted: what is told of those by calls with records.
         timed_ns: the time of the timed calls.
         square_ns2: sum of the squares of the times of calls with records.
@@ -56,6 +60,9 @@ class MethodSums:
     staged_ns: list[float]
     histogram: Histogram = field(default_factory=Histogram)
     untimed_count: int = 0
+    planned_count: int = 0
+    planned_sent_bytes: float = 0.0
+    planned_recv_bytes: float = 0.0
     weighted: WeightedSums = field(default_factory=WeightedSums)
     failed_count: int = 0
     timed_ns: float = 0.0
@@ -97,13 +104,15 @@ class MethodSums:
     @property
     def calls_count(self) -> int:
         """All calls."""
-        return self.timed_count + self.untimed_count
+        return self.timed_count + self.untimed_count + self.planned_count
 
     @property
     def scale(self) -> float:
-        """All calls over those that were timed or for which timed ones stand: what their sums are short by."""
+        """All calls that were made over those that were timed or for which timed ones stand: what their sums are short
+        by.
+        """
         known = self.timed_count + self._whole.count
-        return self.calls_count / known if known else 0.0
+        return (self.timed_count + self.untimed_count) / known if known else 0.0
 
     @property
     def _whole(self) -> WeightedSums:
@@ -153,12 +162,16 @@ class MethodSums:
     @property
     def sent_bytes(self) -> float | None:
         """What all sized calls sent, estimated as `total_ns` is; None if there are none."""
-        return (self.sized_sent_bytes + self._whole.sent_bytes) * self.scale if self.sized_count else None
+        if not self.sized_count and not self.planned_count:
+            return None
+        return (self.sized_sent_bytes + self._whole.sent_bytes) * self.scale + self.planned_sent_bytes
 
     @property
     def recv_bytes(self) -> float | None:
         """What all calls received, as `sent_bytes` does."""
-        return (self.sized_recv_bytes + self._whole.recv_bytes) * self.scale if self.sized_count else None
+        if not self.sized_count and not self.planned_count:
+            return None
+        return (self.sized_recv_bytes + self._whole.recv_bytes) * self.scale + self.planned_recv_bytes
 
     @property
     def moved_bytes(self) -> float | None:
@@ -271,6 +284,11 @@ class GroupSums:
     def timed_count(self) -> int:
         """Calls whose time is known."""
         return sum(sums.timed_count for sums in self.methods.values())
+
+    @property
+    def planned_count(self) -> int:
+        """Calls that nobody made."""
+        return sum(sums.planned_count for sums in self.methods.values())
 
     @property
     def total_ns(self) -> float:
@@ -389,4 +407,6 @@ def _mib_per_s(sums: MethodSums | GroupSums) -> float | None:
         if not (sums.moved_is_known and sums.total_error_ratio <= MOST_ERROR_RATIO):
             return None
         moved, ns = sums.moved_bytes or 0.0, sums.total_ns
+    if sums.planned_count:
+        return None
     return moved / 2**20 / (ns / 1e9) if ns > 0 else None

@@ -55,6 +55,10 @@ class TrafficTotals:
         group = self._group(batch.segment, batch.stages)
         if group.stages != batch.stages:
             batch = replace(batch, stages=(), stage_ns=batch.stage_ns[:, :0])
+        if not batch.is_timed:
+            _add_planned(group, _folded(group, batch))
+            _add_extremes(group.largest, batch, batch.sent_bytes + batch.recv_bytes)
+            return
         self._check(group, batch)
         group.split.add(batch, slice(None))
         if batch.server_ns is not None and group.split.joined_count:
@@ -185,6 +189,18 @@ def _add_methods(group: GroupSums, batch: Batch) -> None:
         _keep_first(sums, batch, chosen)
 
 
+def _add_planned(group: GroupSums, batch: Batch) -> None:
+    """Add calls that nobody made to the sums of their methods."""
+    counts = np.bincount(batch.method, minlength=len(batch.methods)).tolist()
+    sent, recv = _summed(batch, batch.sent_bytes), _summed(batch, batch.recv_bytes)
+    for number, name in enumerate(batch.methods):
+        if counts[number]:
+            sums = method_of(group, name)
+            sums.planned_count += counts[number]
+            sums.planned_sent_bytes += sent[number]
+            sums.planned_recv_bytes += recv[number]
+
+
 def _summed(batch: Batch, values: npt.NDArray[Any]) -> list[float]:
     """Return the sum of the values by method."""
     sums: list[float] = np.bincount(batch.method, values, len(batch.methods)).tolist()
@@ -234,8 +250,8 @@ def _add_extremes(kept: list[Extreme], batch: Batch, order: Ints) -> None:
             int(order[index]),
             int(batch.ids[index]),
             printable(batch.methods[int(batch.method[index])]),
-            int(batch.total_ns[index]),
-            tuple(batch.stage_ns[index].tolist()),
+            int(batch.total_ns[index]) if batch.is_timed else None,
+            tuple(batch.stage_ns[index].tolist() if batch.is_timed else [None] * len(batch.stages)),
             int(batch.sent_bytes[index]) if batch.is_sized[index] else None,
             int(batch.recv_bytes[index]) if batch.is_sized[index] else None,
         )

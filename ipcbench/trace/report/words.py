@@ -29,6 +29,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         " (a kind of call rarer than 1 in {count} may be missing from what is estimated, however long)",
         "（比每 {count} 次 1 次更少见的调用，无论多长，可能未计入估计值）",
     ),
+    "planned": ("never made and of unknown time {count}", "未实际发出、时间未知 {count}"),
     "mean": ("mean", "平均"),
     "max": ("max", "最大"),
     "total": ("total", "总时间"),

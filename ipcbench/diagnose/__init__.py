@@ -1,0 +1,1 @@
+"""What is really in use between processes, what it costs, and what would help."""
