@@ -1,0 +1,34 @@
+"""Which endpoints processes really use, from the kernel alone, and how healthy an endpoint is.
+
+- `links`: what joins two processes, with evidence and a verdict
+- `verdict`: what that means, and whether a log's word for it fits
+- `health`: how an endpoint is; `url`: how it is written
+- `buffers`: whether a socket got the buffers that were asked for
+- `sockets`, `pipes`, `memory`: the three ways to be joined
+- `process`, `netlink`: what /proc and the kernel's list of sockets say
+"""
+
+from __future__ import annotations
+
+from ipcbench.diagnose.endpoints.buffers import check_buffers
+from ipcbench.diagnose.endpoints.health import Finding, Health, health
+from ipcbench.diagnose.endpoints.link import Kind, Link, Role
+from ipcbench.diagnose.endpoints.links import Links, agrees, links
+from ipcbench.diagnose.endpoints.url import Endpoint, parse_endpoint
+from ipcbench.diagnose.endpoints.verdict import Agreement
+
+__all__ = [
+    "Agreement",
+    "Endpoint",
+    "Finding",
+    "Health",
+    "Kind",
+    "Link",
+    "Links",
+    "Role",
+    "agrees",
+    "check_buffers",
+    "health",
+    "links",
+    "parse_endpoint",
+]

@@ -1,0 +1,54 @@
+"""One thing that joins two processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["tcp", "unix", "pipe", "shared memory", "mapped file", "semaphore", "eventfd"]
+Role = Literal["data", "standard stream", "wake-up", "watch", "untouched", "inherited"]
+"""`data`: it can carry the messages. `standard stream`: a pipe or socket at descriptor 0, 1 or 2. `wake-up`: it only
+says "look again". `watch`: one of the two pipes by which multiprocessing notices the end of a process. `untouched`:
+memory that is mapped in both, and one of them has never looked into it. `inherited`: both may only have it from a fork,
+and another process holds it, too."""
+
+MEMORY: frozenset[Kind] = frozenset({"shared memory", "mapped file"})
+"""Kinds through which bytes pass without a call of the kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A socket connection, a pipe, a segment … that two processes hold."""
+
+    kind: Kind
+    """What it is; `unix` is a Unix socket."""
+    address: str
+    """As a user would name it: a path, `tcp://host:port` …; in words if it has no name."""
+    first: int
+    """Process that was asked for."""
+    second: int
+    """Process at the other side."""
+    evidence: tuple[str, ...]
+    """What shows it: descriptors, inodes, peers, one sentence each."""
+    role: Role = "data"
+    """What it can be for."""
+    library: str | None = None
+    """Library whose channel this is; None if nothing shows it."""
+    sent_bytes: int | None = None
+    """Payload that the first process has sent; None where the kernel does not count it."""
+    received_bytes: int | None = None
+    """Payload that the first process has received."""
+    rtt_us: int | None = None
+    """Round-trip time as the kernel has measured it, TCP only."""
+
+    @property
+    def carried_bytes(self) -> int | None:
+        """Payload in both directions; None where the kernel does not count it."""
+        if self.sent_bytes is None or self.received_bytes is None:
+            return None
+        return self.sent_bytes + self.received_bytes
+
+
+def fds(descriptors: list[int]) -> str:
+    """Return `fd 3` or `fds 3, 4`."""
+    return f"fd{'s' * (len(descriptors) > 1)} {', '.join(map(str, descriptors))}"

@@ -1,0 +1,96 @@
+"""Pipes, named or not, and eventfds that join two processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ipcbench.diagnose.endpoints.link import Link, Role, fds
+from ipcbench.diagnose.endpoints.process import Descriptor, Key, Process, is_held_elsewhere
+
+_FORK_SERVER = "multiprocessing.forkserver"
+"""In the command of every process that comes from such a server."""
+
+
+def pipe_links(first: Process, second: Process) -> Iterator[Link]:
+    """Yield a link for each pipe that one of the processes can write and the other can read."""
+    shared = [key for key, held in first.by_key.items() if held[0].kind == "pipe" and key in second.by_key]
+    watch = _watch_pipes(first, second, shared)
+    for key in shared:
+        mine, others = first.by_key[key], second.by_key[key]
+        ways = [
+            f"process {writer.pid} writes ({fds(writes)}), process {reader.pid} reads ({fds(reads)})"
+            for writer, reader, ends in ((first, second, (mine, others)), (second, first, (others, mine)))
+            for writes, reads in (([d.fd for d in ends[0] if d.writes], [d.fd for d in ends[1] if d.reads]),)
+            if writes and reads
+        ]
+        if not ways:
+            continue  # both have the same end, as the output of two processes that go to one place
+        named = not mine[0].target.startswith("pipe:")
+        both_ends = all(any(d.reads for d in side) and any(d.writes for d in side) for side in (mine, others))
+        loop = both_ends and not any(p.is_blocking(s[0].fd) for p, s in ((first, mine), (second, others)))
+        if loop and not named:
+            continue  # what wakes an event loop, copied by a fork
+        inherited = not named and (both_ends or first.parent == second.parent)
+        inherited = inherited and is_held_elsewhere({mine[0].target}, {first.pid, second.pid})
+        role: Role = "wake-up" if loop else "watch" if key in watch else _role(mine, others, inherited=inherited)
+        address = mine[0].target.removesuffix(" (deleted)") if named else _words(mine, others)
+        more = ("both processes hold both ends",) if both_ends else ()
+        kind = "named pipe" if named else "pipe"
+        yield Link("pipe", address, first.pid, second.pid,
+                   (*(f"{kind}, inode {key[1]}: {way}" for way in ways), *more), role)  # fmt: skip
+
+
+def _role(mine: list[Descriptor], others: list[Descriptor], *, inherited: bool) -> Role:
+    if any(d.fd <= 2 for d in (*mine, *others)):
+        return "standard stream"
+    return "inherited" if inherited else "data"
+
+
+def _words(mine: list[Descriptor], others: list[Descriptor]) -> str:
+    names = {0: "standard input", 1: "standard output", 2: "standard error"}
+    ends = sorted({names[d.fd] for d in (*mine, *others) if d.fd in names})
+    return f"pipe without a name ({', '.join(ends)})" if ends else "pipe without a name"
+
+
+def _watch_pipes(first: Process, second: Process, keys: list[Key]) -> set[Key]:
+    """Return the pipes that multiprocessing opens with each child, if these are such: one to the parent, and the next
+    one from it; each process holds one end of each. A fork server keeps the child's end of one.
+    """
+    for parent, child in ((first, second), (second, first)):
+        served = _FORK_SERVER in child.command
+        if parent.pid != child.parent and not served:
+            continue
+        downs = [key for key in keys if _is_one_way(parent.by_key[key], child.by_key[key])]
+        devices = {down[0] for down in downs}
+        ups = [key for key in parent.by_key
+               if key[0] in devices and (key in child.by_key or served)
+               and _is_one_way(child.by_key.get(key, []), parent.by_key[key])]  # fmt: skip
+        pairs = [(up, down) for down in downs for up in ups if _are_next(parent, child, up, down)]
+        if pairs:
+            return set(pairs[0])
+    return set()
+
+
+def _are_next(parent: Process, child: Process, up: Key, down: Key) -> bool:
+    """Return whether the two were made one after the other, as the kernel's numbers show, or, if the process changed
+    its core in between, those of the descriptors: the parent's end of the first, the child's two, the parent's other.
+    """
+    if up[1] + 1 == down[1]:
+        return True
+    held = parent.by_key[up], child.by_key.get(up, []), child.by_key[down], parent.by_key[down]
+    numbers = [each.fd for ends in held for each in ends[:1]]
+    return len(numbers) == len(held) and numbers == sorted(numbers)
+
+
+def _is_one_way(writer: list[Descriptor], reader: list[Descriptor]) -> bool:
+    writes = all(d.writes and not d.reads and d.fd > 2 for d in writer)
+    return writes and bool(reader) and all(d.reads and not d.writes and d.fd > 2 for d in reader)
+
+
+def eventfd_links(first: Process, second: Process) -> Iterator[Link]:
+    """Yield a link for each eventfd that both processes hold."""
+    for key, held in first.by_key.items():
+        if held[0].kind == "eventfd" and key in second.by_key:
+            mine, others = (fds([d.fd for d in side]) for side in (held, second.by_key[key]))
+            text = f"eventfd {key[1]}: process {first.pid} {mine}, process {second.pid} {others}"
+            yield Link("eventfd", f"eventfd {key[1]}", first.pid, second.pid, (text,), "wake-up")

@@ -1,0 +1,332 @@
+"""One process as /proc shows it: its descriptors, its shared mappings, its namespaces."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from ipcbench.errors import ConfigError
+
+NAMESPACES: Final = ("pid", "net", "ipc", "mnt")
+_LIBRARIES: Final = {
+    "ZeroMQ": re.compile(rb"/libzmq[^/]*$|/zmq/backend/"),
+    "MPI": re.compile(rb"/libmpi[^/]*$|/libmpich[^/]*$"),
+}
+PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_MOST_PAGES: Final = 2**16
+"""Of a mapping, how many pages are looked at: 256 MiB of small ones."""
+_MOST_CHARACTERS: Final = 80
+_PRESENT: Final = 0x80  # in the last byte of a page's entry
+_NON_BLOCKING: Final = os.O_NONBLOCK
+
+Key = tuple[int, int]
+"""Device and inode: what makes two descriptors the same thing."""
+
+
+class Unreadable(Exception):
+    """A process cannot be looked at; the text says why, and what helps."""
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """An open descriptor."""
+
+    fd: int
+    """Its number."""
+    kind: Literal["socket", "pipe", "eventfd", "file"]
+    """`pipe` is a named one too."""
+    key: Key
+    """What it leads to; of an eventfd its number in the kernel."""
+    reads: bool
+    """Whether it is open for reading."""
+    writes: bool
+    """Whether it is open for writing."""
+    target: str
+    """Path, or `pipe:[inode]` and the like."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A shared mapping of a file or a segment."""
+
+    key: tuple[str, int]
+    """Device and inode, as the kernel writes them."""
+    start: int
+    """First address."""
+    end: int
+    """Address behind the last one."""
+    writable: bool
+    """Whether the process may write there."""
+    path: str
+    """File, without the kernel's mark of a deleted one."""
+    shown: str
+    """The same with that mark, if there is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What one process holds."""
+
+    pid: int
+    """Its number, here."""
+    command: str
+    """How it was started, as one line."""
+    parent: int
+    """Number of the process that started it; 0 if that lies outside this PID namespace."""
+    started: int
+    """When, in clock ticks since the boot: tells it from a later process of the same number."""
+    namespaces: dict[str, int]
+    """Kind → number."""
+    libraries: frozenset[str]
+    """Which of the libraries that can be told by their name are mapped."""
+    descriptors: tuple[Descriptor, ...]
+    """All that are open, by number."""
+    mappings: tuple[Mapping, ...]
+    """All shared ones of files and segments."""
+    by_key: dict[Key, list[Descriptor]] = field(repr=False, default_factory=dict)
+    """Sockets, pipes and files by what they lead to."""
+
+    @property
+    def inodes(self) -> set[int]:
+        """Inodes of its sockets."""
+        return {each.key[1] for each in self.descriptors if each.kind == "socket"}
+
+    def sockets(self, inode: int) -> list[Descriptor]:
+        """Return the descriptors of a socket."""
+        return [each for each in self.descriptors if each.kind == "socket" and each.key[1] == inode]
+
+    def has_touched(self, key: tuple[str, int]) -> bool | None:
+        """Return whether this process has a page of a mapping in its page table; None if the kernel does not say, or
+        none of those that are looked at is.
+        """
+        own = [each for each in self.mappings if each.key == key]
+        try:
+            with open(f"/proc/{self.pid}/pagemap", "rb", buffering=0) as pages:
+                if any(_any_present(pages.fileno(), each) for each in own):
+                    return True
+        except OSError:
+            return None
+        return None if any(each.end - each.start > _MOST_PAGES * PAGE_BYTES for each in own) else False
+
+    def is_blocking(self, fd: int) -> bool | None:
+        """Return whether a descriptor blocks; None if it is gone."""
+        for line in _text(f"/proc/{self.pid}/fdinfo/{fd}").splitlines():
+            if line.startswith("flags:"):
+                return not int(line.split()[1], 8) & _NON_BLOCKING
+        return None
+
+    def is_same(self) -> bool:
+        """Return whether it still runs."""
+        try:
+            return _status(self.pid)[2] == self.started
+        except Unreadable:
+            return False
+
+
+def read_process(pid: int) -> Process:
+    """Look at a process.
+
+    Raises:
+        Unreadable: it belongs to another user, or ends meanwhile.
+    """
+    _, parent, started = _status(pid)
+    try:
+        descriptors = _descriptors(pid)
+        libraries, mappings = _maps(pid)
+        namespaces = {kind: os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in NAMESPACES}
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise Unreadable(f"process {pid} ended while it was looked at") from error
+    except PermissionError as error:
+        _status(pid)  # that of one that has just ended is readable by nobody
+        raise Unreadable(_refused(pid)) from error
+    if _status(pid)[2] != started:
+        raise Unreadable(f"process {pid} ended while it was looked at")
+    by_key = defaultdict(list)
+    for each in descriptors:
+        by_key[each.key].append(each)
+    return Process(pid, command_of(pid), parent, started, namespaces, libraries, descriptors, mappings, dict(by_key))
+
+
+def require_running(field_name: str, pid: int) -> None:
+    """Do nothing if there is such a process.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if isinstance(pid, bool) or not isinstance(pid, int) or pid <= 0 or not Path("/proc", str(pid)).exists():
+        raise ConfigError(field_name, pid, "the number of a running process, as `ps` shows it here")
+
+
+def pids() -> list[int]:
+    """Return the numbers of all processes that are visible here."""
+    return sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
+
+
+def holders(inodes: set[int]) -> dict[int, list[int]]:
+    """Return inode of a socket → processes that hold it, of those that this user may read."""
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    found: dict[int, list[int]] = defaultdict(list)
+    for pid in pids():
+        for inode in {wanted[target] for target in _targets(pid) if target in wanted}:
+            found[inode].append(pid)
+    return dict(found)
+
+
+def is_held_elsewhere(targets: set[str], besides: set[int]) -> bool:
+    """Return whether a process besides these holds what a descriptor leads to (`pipe:[5]`), of those that this user may
+    read.
+    """
+    return any(not targets.isdisjoint(_targets(pid)) for pid in pids() if pid not in besides)
+
+
+def mappers(device: int, inode: int) -> list[int]:
+    """Return the processes that map a file, of those that this user may read."""
+    found = []
+    for pid in pids():
+        for line in _bytes(f"/proc/{pid}/maps").splitlines():
+            words = line.split(None, 5)
+            if len(words) == 6 and words[4] == b"%d" % inode and _device(words[3]) == device:
+                found.append(pid)
+                break
+    return found
+
+
+def command_of(pid: int) -> str:
+    """Return a process's command as one line, its name in brackets if it has none, `?` if it is gone."""
+    words = _bytes(f"/proc/{pid}/cmdline").replace(b"\0", b" ").decode(errors="replace").strip()
+    line = " ".join(words.split())
+    return line or f"[{_text(f'/proc/{pid}/comm').strip() or '?'}]"
+
+
+def shortened(command: str) -> str:
+    """Return a command for a sentence: its beginning, and `…` if that is not all."""
+    return command if len(command) <= _MOST_CHARACTERS else f"{command[: _MOST_CHARACTERS - 1]}…"
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Return the variables that a process was started with.
+
+    Raises:
+        Unreadable: it belongs to another user, or has ended.
+    """
+    _status(pid)
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError as error:
+        raise Unreadable(_refused(pid)) from error
+    pairs = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def _refused(pid: int) -> str:
+    try:
+        owner = f"user {os.stat(f'/proc/{pid}').st_uid}"
+    except OSError:
+        owner = "another user"
+    return f"process {pid} ({owner}) cannot be read by user {os.geteuid()}; run this as its user, or as root"
+
+
+def _status(pid: int) -> tuple[str, int, int]:
+    """Return state, parent, time of start."""
+    text = _text(f"/proc/{pid}/stat")
+    words = text.rpartition(")")[2].split()
+    if not words or words[0] in "ZX":
+        raise Unreadable(f"process {pid} has ended")
+    return words[0], int(words[1]), int(words[19])
+
+
+def _descriptors(pid: int) -> tuple[Descriptor, ...]:
+    folder = f"/proc/{pid}/fd"
+    found = []
+    for name in sorted(os.listdir(folder), key=int):
+        path = f"{folder}/{name}"
+        try:
+            target, status, rights = os.readlink(path), os.stat(path), os.lstat(path).st_mode
+        except FileNotFoundError:
+            continue  # it was closed meanwhile
+        kind: Literal["socket", "pipe", "eventfd", "file"]
+        key: Key = (status.st_dev, status.st_ino)
+        if stat.S_ISSOCK(status.st_mode):
+            kind = "socket"
+        elif stat.S_ISFIFO(status.st_mode):
+            kind = "pipe"
+        elif target == "anon_inode:[eventfd]":
+            kind, key = "eventfd", (-1, _eventfd(pid, name))
+        elif stat.S_ISREG(status.st_mode):
+            kind = "file"
+        else:
+            continue  # a terminal, /dev/null, a folder, an epoll instance
+        found.append(Descriptor(int(name), kind, key, bool(rights & 0o400), bool(rights & 0o200), target))
+    return tuple(found)
+
+
+def _eventfd(pid: int, name: str) -> int:
+    """Return the number of an eventfd; a kernel before 5.2 has none, and then it is like no other."""
+    match = re.search(r"eventfd-id:\s*(\d+)", _text(f"/proc/{pid}/fdinfo/{name}"))
+    return int(match[1]) if match else -pid * 2**20 - int(name)
+
+
+def _maps(pid: int) -> tuple[frozenset[str], tuple[Mapping, ...]]:
+    libraries, mappings = set(), []
+    with open(f"/proc/{pid}/maps", "rb") as file:
+        for line in file.read().splitlines():
+            libraries |= {name for name, path in _LIBRARIES.items() if path.search(line)}
+            words = line.split(None, 5)
+            if len(words) == 6 and words[1].endswith(b"s") and words[5].startswith(b"/"):
+                start, _, end = words[0].partition(b"-")
+                path = os.fsdecode(words[5])
+                mapping = Mapping((words[3].decode(), int(words[4])), int(start, 16), int(end, 16), b"w" in words[1],
+                                  path.removesuffix(" (deleted)"), path)  # fmt: skip
+                mappings.append(mapping)
+    return frozenset(libraries), tuple(mappings)
+
+
+def _any_present(pages: int, mapping: Mapping) -> bool:
+    count = min((mapping.end - mapping.start) // PAGE_BYTES, _MOST_PAGES)
+    entries = os.pread(pages, count * 8, mapping.start // PAGE_BYTES * 8)
+    return any(entry & _PRESENT for entry in entries[7::8])
+
+
+def _device(text: bytes) -> int:
+    major, _, minor = text.partition(b":")
+    return os.makedev(int(major, 16), int(minor, 16))
+
+
+def _targets(pid: int) -> Iterator[str]:
+    """Yield what the descriptors of a process lead to; nothing of another user's."""
+    with suppress(OSError):  # it ends just now
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):  # it was closed meanwhile
+                yield os.readlink(f"/proc/{pid}/fd/{name}")
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _text(path: str) -> str:
+    return _bytes(path).decode(errors="replace")
+
+
+def other_networks(table: str) -> Iterator[tuple[int, str]]:
+    """Yield a process of each other network namespace, and a table of /proc/PID/net there, where it may be read."""
+    known = {os.stat("/proc/self/ns/net").st_ino}
+    for pid in pids():
+        try:
+            network = os.stat(f"/proc/{pid}/ns/net").st_ino
+        except OSError:
+            continue
+        if network not in known:
+            known.add(network)
+            yield pid, _text(f"/proc/{pid}/net/{table}")

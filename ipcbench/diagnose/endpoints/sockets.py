@@ -1,0 +1,129 @@
+"""Unix sockets and TCP connections that join two processes."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ipcbench.diagnose.endpoints.link import Link, Role, fds
+from ipcbench.diagnose.endpoints.netlink import LISTEN, TcpSocket, UnixSocket
+from ipcbench.diagnose.endpoints.process import Descriptor, Process, is_held_elsewhere
+
+_SYSTEM = re.compile(r"/run/(systemd|dbus)/|/run/user/\d+/(bus|pulse|pipewire|wayland)|@?/tmp/\.X11-unix")
+"""Where the services of a desktop and of a system listen: everybody is connected to them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sockets:
+    """The sockets of one process, as the kernel of its network namespace lists them."""
+
+    unix: Mapping[int, UnixSocket]
+    """Inode → socket."""
+    tcp: Mapping[int, TcpSocket]
+    """Inode → socket."""
+
+
+def is_system(name: str | None) -> bool:
+    """Return whether a Unix socket is that of a service which everybody talks to: journal, bus, display."""
+    return name is not None and _SYSTEM.match(name) is not None
+
+
+def unix_links(first: Process, second: Process, one: Sockets, two: Sockets) -> Iterator[Link]:
+    """Yield a link for each pair of Unix sockets that are each other's peers, one held by each process."""
+    seen = set()
+    for near, far in _pairs(one.unix, two.unix):
+        mine, others = first.sockets(near), second.sockets(far)
+        both = frozenset((near, far))
+        if both in seen or not mine or not others:
+            continue
+        seen.add(both)
+        inherited = bool(first.sockets(far) and second.sockets(near))
+        if inherited and not any(p.is_blocking(d.fd) for p, d in ((first, mine[0]), (second, others[0]))):
+            continue  # what wakes an event loop, copied by a fork
+        names = [s.name for s in (one.unix.get(near), two.unix.get(far)) if s is not None and s.name]
+        text = (
+            f"Unix socket, process {first.pid} {_at(mine)} inode {near}; its peer is inode {far}, "
+            f"process {second.pid} {_at(others)}"
+        )
+        more = ("both processes hold both ends: a fork copied them",) if inherited else ()
+        is_copied = not names and (inherited or first.parent == second.parent)
+        targets = {f"socket:[{inode}]" for inode in both}
+        is_copied = is_copied and is_held_elsewhere(targets, {first.pid, second.pid})
+        role = "inherited" if is_copied else _role(mine, others)
+        yield Link("unix", names[0] if names else "pair without a name", first.pid, second.pid, (text, *more),
+                   role, _zmq(first, second, mine, others))  # fmt: skip
+
+
+def _pairs(one: Mapping[int, UnixSocket], two: Mapping[int, UnixSocket]) -> Iterator[tuple[int, int]]:
+    for socket in one.values():
+        if socket.peer is not None:
+            yield socket.inode, socket.peer
+    for socket in two.values():  # of a datagram socket, only the side that connected names a peer
+        if socket.peer is not None:
+            yield socket.peer, socket.inode
+
+
+def tcp_links(first: Process, second: Process, one: Sockets, two: Sockets) -> Iterator[Link]:
+    """Yield a link for each TCP connection of which each process holds one end."""
+    same_network = first.namespaces["net"] == second.namespaces["net"]
+    ends = {(s.local, s.remote): s for s in two.tcp.values() if s.state != LISTEN and s.remote[1]}
+    for near in one.tcp.values():
+        far = ends.get((near.remote, near.local))
+        if near.state == LISTEN or far is None or near.inode == far.inode:
+            continue
+        if not same_network and _is_loopback(near.remote[0]):
+            continue  # two namespaces have two loopback interfaces
+        mine, others = first.sockets(near.inode), second.sockets(far.inode)
+        if not mine or not others:
+            continue
+        text = (
+            f"TCP, process {first.pid} {_at(mine)} {written(near.local)} inode {near.inode}; the other end "
+            f"{written(near.remote)} is inode {far.inode}, process {second.pid} {_at(others)}"
+        )
+        yield Link("tcp", f"tcp://{written(_served(near, one, two))}", first.pid, second.pid, (text,),
+                   _role(mine, others), _zmq(first, second, mine, others), near.sent_bytes, near.received_bytes,
+                   near.rtt_us)  # fmt: skip
+
+
+def _served(near: TcpSocket, one: Sockets, two: Sockets) -> tuple[str, int]:
+    """Return the address that a server listened on: the lower port if neither listens any more."""
+    listening = {s.local[1] for side in (one, two) for s in side.tcp.values() if s.state == LISTEN}
+    return min((near.local, near.remote), key=lambda address: (address[1] not in listening, address[1]))
+
+
+def written(address: tuple[str, int]) -> str:
+    """Return `host:port`, an IPv6 host in brackets."""
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
+
+
+def _at(descriptors: list[Descriptor]) -> str:
+    return fds([each.fd for each in descriptors])
+
+
+def _role(mine: list[Descriptor], others: list[Descriptor]) -> Role:
+    return "standard stream" if any(min(d.fd for d in side) <= 2 for side in (mine, others)) else "data"
+
+
+def _zmq(first: Process, second: Process, mine: list[Descriptor], others: list[Descriptor]) -> str | None:
+    """Return ZeroMQ if it is loaded in both, and neither socket blocks, as its sockets never do."""
+    if "ZeroMQ" not in first.libraries & second.libraries:
+        return None
+    blocking = first.is_blocking(mine[0].fd), second.is_blocking(others[0].fd)
+    return "ZeroMQ" if blocking == (False, False) else None
+
+
+def common_servers(one: Sockets, two: Sockets) -> list[str]:
+    """Return the addresses to which both processes are connected: whoever serves them may stand between the two."""
+    return sorted(_served_to(one) & _served_to(two))
+
+
+def _served_to(sockets: Sockets) -> set[str]:
+    listening = {s.local for s in sockets.tcp.values() if s.state == LISTEN}
+    return {f"tcp://{written(s.remote)}" for s in sockets.tcp.values() if s.remote[1] and s.local not in listening}

@@ -1,0 +1,162 @@
+"""What the links between two processes mean, in words; and whether a log's word for its transport fits them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ipcbench.diagnose.endpoints.link import MEMORY, Kind, Link
+from ipcbench.util.units import format_bytes
+
+State = Literal["in use", "cannot tell"]
+Answer = Literal["agrees", "contradicts", "cannot tell"]
+
+HANDSHAKE_BYTES: Final = 2**16
+"""What a TCP connection beside a shared segment may have carried to be taken for its wake-up channel."""
+_NO_COUNT = "the kernel does not count the bytes of it: only a trace proves flow"
+_NAMES: dict[Kind, str] = {"unix": "unix socket"}
+_TWO_WAYS = "cannot tell: {}; cannot tell which of these carries the data; trace one of the processes"
+
+_WORDS: dict[str, frozenset[Kind]] = {
+    **dict.fromkeys(("ipc", "unix", "uds", "unix socket", "unix domain socket", "af_unix"), frozenset({"unix"})),
+    **dict.fromkeys(("tcp", "tcp/ip", "socket/tcp"), frozenset({"tcp"})),
+    **dict.fromkeys(("shm", "shared memory", "sharedmemory", "mmap", "memory"), MEMORY),
+    **dict.fromkeys(("pipe", "fifo", "named pipe", "stdio"), frozenset({"pipe"})),
+}
+_LIBRARIES: Final = {
+    "zmq": "ZeroMQ",
+    "zeromq": "ZeroMQ",
+    "lmdb": "LMDB",
+    "mpi": "MPI",
+    "multiprocessing": "multiprocessing",
+    "ipcbench": "ipcbench",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """Whether a log's word for its transport is what the kernel shows."""
+
+    answer: Answer
+    """The result."""
+    text: str
+    """One line: `the log says IPC: agrees`."""
+
+
+def judge(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
+    """Return what is in use between two processes, as state and text, and the links that may carry the data."""
+    data = _candidates(links)
+    if not data:
+        return _nothing(links)
+    memory = [link for link in data if link.kind in MEMORY]
+    others = [link for link in data if link.kind not in MEMORY]
+    if memory and others:
+        if all((link.carried_bytes or 0) <= HANDSHAKE_BYTES for link in others):  # those not counted too
+            more = f"{_list(others)} joins them too: a wake-up or control channel, or more"
+            return "in use", f"{_in_use(memory)}; {more}", tuple(memory)
+        return "cannot tell", _TWO_WAYS.format(f"{_list(memory)} and {_list(others)} join them"), tuple(data)
+    if len({_NAMES.get(link.kind, link.kind) for link in data}) > 1:
+        return "cannot tell", _TWO_WAYS.format(f"{_list(data)} join them"), tuple(data)
+    return "in use", _in_use(data), tuple(data)
+
+
+def _candidates(links: Sequence[Link]) -> list[Link]:
+    """Return the links that may carry the data; standard streams and idle connections only if there is nothing else."""
+    data = [link for link in links if link.role == "data"]
+    busy = [link for link in data if link.carried_bytes != 0]
+    if data:
+        return busy or data
+    streams = [link for link in links if link.role == "standard stream"]
+    return streams if any(_is_fed(link) for link in streams) else []
+
+
+def _is_fed(link: Link) -> bool:
+    """Return whether a standard stream carries more than what a process prints: another's input, but from no errors."""
+    only_errors = "standard error" in link.address and "standard output" not in link.address
+    return link.kind != "pipe" or ("standard input" in link.address and not only_errors)
+
+
+def _nothing(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
+    found = {link.role: link for link in links}
+    if "untouched" in found:
+        link = found["untouched"]
+        return "cannot tell", f"cannot tell: {_name(link)} is mapped in both, but {link.evidence[-1]}", (link,)
+    if "inherited" in found:
+        names = _list([each for each in links if each.role == "inherited"])
+        reason = f"both may hold {names} from a fork alone, and another process holds it, too"
+        return "cannot tell", f"cannot tell: {reason}; let each process close what it does not use", ()
+    if "wake-up" in found:
+        reason = f"only wake-up channels join them ({_list([k for k in links if k.role == 'wake-up'])})"
+        return "cannot tell", f"cannot tell: {reason}; a trace shows what carries the data", ()
+    if "watch" in found:
+        reason = "two pipes join them, as multiprocessing opens them with each child to notice its end"
+        return "cannot tell", f"cannot tell: {reason}; these may carry nothing", ()
+    if "standard stream" in found:
+        reason = f"only standard streams join them ({found['standard stream'].address})"
+        return "cannot tell", f"cannot tell: {reason}; those are what one prints", ()
+    return "cannot tell", "cannot tell: nothing that the kernel shows joins them", ()
+
+
+def _in_use(links: Sequence[Link]) -> str:
+    first = links[0]
+    parts = [f"in use: {_list(links)}", f"evidence: {first.evidence[0]}"]
+    if first.kind == "tcp":
+        parts.append(counted(first))
+    elif first.kind in MEMORY:
+        parts.append("the data path: both map it")
+    else:
+        parts.append(_NO_COUNT)
+    return "; ".join(parts)
+
+
+def counted(link: Link) -> str:
+    """Return what a TCP connection has carried, as the kernel counts."""
+    if link.sent_bytes is None or link.received_bytes is None:
+        return "the kernel does not count its bytes"
+    rtt = "" if link.rtt_us is None else f", round-trip time {link.rtt_us} µs"
+    sent, received = format_bytes(link.sent_bytes), format_bytes(link.received_bytes)
+    return f"process {link.first} has sent {sent} and received {received}{rtt}"
+
+
+def _name(link: Link) -> str:
+    library = f" ({link.library})" if link.library else ""
+    if link.address.startswith((f"{link.kind} ", f"{link.kind}://")):
+        return f"{link.address}{library}"
+    return f"{_NAMES.get(link.kind, link.kind)} {link.address}{library}"
+
+
+def _list(links: Iterable[Link]) -> str:
+    """Return the links by kind and address; equal ones are counted."""
+    counts: dict[str, int] = {}
+    for link in links:
+        counts[_name(link)] = counts.get(_name(link), 0) + 1
+    return ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in counts.items())
+
+
+def agrees_with(state: State, carriers: Sequence[Link], word: str) -> Agreement:
+    """Return whether the word is what may carry the data; see `agrees`."""
+    plain = " ".join(word.lower().replace("_", " ").replace("-", " ").split()).removesuffix("://")
+    library, kinds = _LIBRARIES.get(plain), _WORDS.get(plain)
+    head = f"the log says {word}"
+    if library is None and kinds is None:
+        return Agreement("cannot tell", f"{head}: cannot tell, no transport is known by that name")
+    if not carriers:
+        return Agreement("cannot tell", f"{head}: cannot tell, nothing that the kernel shows joins the processes")
+    fits = [_fits(link, plain) for link in carriers]
+    if not any(fits) and None not in fits:
+        return Agreement("contradicts", f"{head}: contradicts, what joins the processes is {_list(carriers)}")
+    if state == "in use" and all(fits):
+        return Agreement("agrees", f"{head}: agrees")
+    return Agreement("cannot tell", f"{head}: cannot tell, what joins the processes is {_list(carriers)}")
+
+
+def _fits(link: Link, word: str) -> bool | None:
+    """Return whether a link is what the word says; None if the word may mean it."""
+    if word in _LIBRARIES:
+        return True if link.library == _LIBRARIES[word] else None
+    if link.kind in _WORDS[word]:
+        return True
+    loose = word == "ipc" and link.kind != "tcp"  # any channel between processes of one host is also called IPC
+    python_pipe = word == "pipe" and link.kind == "unix"  # multiprocessing.Pipe is a pair of Unix sockets
+    return None if loose or python_pipe else False

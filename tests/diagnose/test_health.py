@@ -1,0 +1,281 @@
+"""Endpoints that are well, stale, forbidden, elsewhere; buffers that were cut; processes that cannot be looked at."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from ipcbench.diagnose.endpoints import Health, check_buffers, health, links
+from ipcbench.errors import ConfigError
+from tests.diagnose.pairs import ROOT, program, python, started
+
+is_root = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+
+
+def problems(found: Health) -> str:
+    """Return the problems as one text, each with its remedy."""
+    bad = [finding for finding in found.findings if finding.level == "problem"]
+    assert all(finding.remedy for finding in bad)
+    return "; ".join(f"{finding.text} → {finding.remedy}" for finding in bad)
+
+
+@pytest.fixture(autouse=True)
+def no_addresses_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in os.environ.items():
+        if "://" in value:
+            monkeypatch.delenv(name)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:99999", "tcp://host:x", "ipc://relative", "shm://",
+            "shm://a/b", "lmdb://x", "http://host:1", "udp://host:1", "ipc://@", "name"],
+)  # fmt: skip
+def test_a_bad_url_is_taken(url: str) -> None:
+    with pytest.raises(ConfigError, match="endpoint: "):
+        health(url)
+
+
+@pytest.mark.parametrize("scheme", ["ipc://", "unix://", ""])
+def test_who_listens_is_not_told(tmp_path: Path, scheme: str) -> None:
+    with program(*python(f"s = socket.socket(1)\nos.chdir('{tmp_path}'); s.bind('s'); s.listen()")) as pid:
+        found = health(f"{scheme}{tmp_path}/s")
+        assert found.is_healthy, problems(found)
+        assert [each[0] for each in found.listeners] == [pid]
+        assert sys.executable in found.listeners[0][1]
+
+
+def test_an_abstract_name_is_not_found(channel_name: str) -> None:
+    assert "nobody in this network namespace listens" in problems(health(f"ipc://@{channel_name}"))
+    with program(*python(f"s = socket.socket(1)\ns.bind('\\0{channel_name}'); s.listen()")) as pid:
+        assert health(f"ipc://@{channel_name}").listeners[0][0] == pid
+
+
+def test_a_stale_file_is_called_well(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{tmp_path}/s")
+    assert f"{tmp_path}/s is stale" in problems(health(f"ipc://{tmp_path}/s"))
+    assert f"rm {tmp_path}/s" in problems(health(f"ipc://{tmp_path}/s"))
+
+
+def test_what_is_not_there_or_no_socket_is_called_well(tmp_path: Path) -> None:
+    assert "does not exist" in problems(health(f"ipc://{tmp_path}/s"))
+    assert f"nor does its folder {tmp_path}/a" in problems(health(f"ipc://{tmp_path}/a/b/s"))
+    (tmp_path / "s").write_text("")
+    assert "is not a socket" in problems(health(f"ipc://{tmp_path}/s"))
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+def as_nobody(code: str) -> str:
+    command = [*NOBODY, sys.executable, "-B", "-c", code]
+    reached = subprocess.run(
+        [*NOBODY, sys.executable, "-c", "import ipcbench"], cwd=ROOT, capture_output=True, check=False
+    )
+    if reached.returncode:
+        pytest.skip("another user cannot read this checkout or its Python")
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+@is_root
+def test_a_forbidden_socket_is_called_well() -> None:
+    code = "from ipcbench.diagnose.endpoints import health\nfor f in health({!r}).findings: print(f)"
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+        Path(folder).chmod(0o755)
+        server.bind(f"{folder}/s")
+        server.listen()
+        Path(folder, "s").chmod(0o600)
+        said = as_nobody(code.format(f"ipc://{folder}/s"))
+        assert "user 65534 may not read and write" in said
+        assert "is served by: a process that this user may not read" in said
+        Path(folder, "deep").mkdir(mode=0o700)
+        assert "may not look into" in as_nobody(code.format(f"ipc://{folder}/deep/s"))
+
+
+@is_root
+def test_a_process_of_another_user_is_taken_for_one_with_nothing() -> None:
+    code = f"from ipcbench.diagnose.endpoints import links\nimport os\nprint(links(os.getpid(), {os.getpid()}).verdict)"
+    assert f"cannot tell: process {os.getpid()} (user 0) cannot be read by user 65534; run this as" in as_nobody(code)
+
+
+INSIDE = """
+import os, signal, socket, sys
+l = socket.create_server(("127.0.0.1", 0))
+a, b = socket.socketpair()
+child = os.fork()
+if not child:
+    c = {child}
+    l.close(), a.close()
+    signal.pause()
+d = {parent}
+l.close(), b.close()
+print("ready", child, flush=True)
+sys.stdin.readline()
+os.kill(child, 9)
+"""
+
+
+@is_root
+@pytest.mark.skipif(shutil.which("unshare") is None, reason="no unshare here")
+@pytest.mark.parametrize("tcp", [True, False])
+def test_a_users_own_container_is_not_seen_without_rights(tcp: bool) -> None:
+    """Nobody may enter a network namespace: TCP is seen uncounted, and a Unix socket is not claimed to be missing."""
+    inside = INSIDE.format(
+        child="socket.create_connection(l.getsockname())" if tcp else "b",
+        parent="(b.close(), a.close(), l.accept())" if tcp else "a",
+    ).replace("l.close(), a.close()", "l.close(), a.close(), b.close()" if tcp else "l.close(), a.close()")
+    start = (
+        "import fcntl, os, socket, struct, sys\n"
+        "fcntl.ioctl(socket.socket(), 0x8914, struct.pack('16sH14x', b'lo', 1))\n"  # SIOCSIFFLAGS: up
+        f"os.execvp('setpriv', {[*NOBODY, sys.executable, '-c', inside]!r})\n"
+    )
+    with started("unshare", "--net", sys.executable, "-c", start) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline().split()[1])
+        code = f"from ipcbench.diagnose.endpoints import links\nprint(links({parent.pid}, {child}).verdict)"
+        said = as_nobody(code)
+    if tcp:
+        assert said.startswith("in use: tcp://127.0.0.1:")
+        assert "the kernel does not count its bytes" in said
+    else:
+        assert said.startswith("cannot tell: ")
+        assert "is in another network namespace, whose Unix sockets cannot be listed" in said
+
+
+def test_tcp_is_served_by_the_wrong_process_or_at_another_address() -> None:
+    with program(*python("s = socket.create_server(('127.0.0.1', 0))\nprint('ready', s.getsockname()[1])")) as port:
+        found = health(f"tcp://127.0.0.1:{port}")
+        assert found.is_healthy
+        assert len(found.listeners) == 1
+        assert health(f"tcp://localhost:{port}").listeners == found.listeners
+        assert f"but on 127.0.0.1:{port}" in problems(health(f"tcp://127.0.0.9:{port}"))
+    assert "nobody in this network namespace listens" in problems(health(f"tcp://127.0.0.1:{port}"))
+
+
+def test_a_remote_address_is_called_well_or_bad() -> None:
+    found = health("tcp://192.0.2.1:80")
+    assert {finding.level for finding in found.findings} == {"unknown"}
+    assert "is not an address of this host" in found.findings[0].text
+    assert "has no address" in problems(health("tcp://no-such-host.invalid:80"))
+
+
+def test_a_variable_that_names_another_address_is_not_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"ipc://{tmp_path}/s"
+    with program(*python(f"s = socket.socket(1); s.bind('{tmp_path}/s'); s.listen()"),
+                 env={**os.environ, "SERVER": "tcp://127.0.0.1:5555", "DOCKER_HOST": "unix:///d"}) as pid:  # fmt: skip
+        text = problems(health(url, pid))
+        assert f"SERVER of process {pid} names another address, tcp://127.0.0.1:5555 → if the program reads" in text
+        assert "DOCKER" not in text
+        monkeypatch.setenv("SERVER", url)
+        assert health(url).is_healthy
+        monkeypatch.setenv("PROXY", "http://host:80")
+        assert health(url).is_healthy
+
+
+def test_a_segment_is_stale_or_mapped_by_nobody(channel_name: str) -> None:
+    path = Path("/dev/shm", channel_name)
+    assert "does not exist" in problems(health(f"shm://{channel_name}"))
+    try:
+        path.write_bytes(bytes(100))
+        assert "maps" in next(f.text for f in health(f"shm://{channel_name}").findings if f.level == "unknown")
+        with program(*python(f"m = mmap.mmap(os.open('{path}', 2), 100)")) as pid:
+            assert health(f"shm://{channel_name}").listeners[0][0] == pid
+    finally:
+        path.unlink()
+
+
+def test_a_database_is_mapped_by_nobody(tmp_path: Path) -> None:
+    with program(*python(f"import lmdb; e = lmdb.open('{tmp_path}')")) as pid:
+        found = health(f"lmdb://{tmp_path}")
+        assert found.is_healthy
+        assert found.listeners[0][0] == pid
+    assert "does not exist" in problems(health(f"lmdb://{tmp_path}/x"))
+
+
+def in_namespace(*options: str) -> bool:
+    command = ["unshare", *options, "true"]
+    return (
+        shutil.which("unshare") is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
+
+
+@pytest.mark.skipif(not in_namespace("--net", "--mount"), reason="may not make namespaces")
+def test_another_namespace_is_not_seen(tmp_path: Path) -> None:
+    hide = f"import subprocess; subprocess.run(['mount', '-t', 'tmpfs', 'none', '{tmp_path}'], check=True)"
+    with socket.socket(socket.AF_UNIX) as server, program("unshare", "--net", "--mount", *python(hide)) as pid:
+        server.bind(f"{tmp_path}/s")
+        server.listen()
+        assert f"does not see the same {tmp_path}/s" in problems(health(f"ipc://{tmp_path}/s", pid))
+        assert "is not the same place there" in problems(health("tcp://127.0.0.1:1", pid))
+
+
+@pytest.mark.skipif(not in_namespace("--net"), reason="may not make namespaces")
+def test_a_server_in_another_network_namespace_leaves_its_file_stale(tmp_path: Path) -> None:
+    with program("unshare", "--net", *python(f"s = socket.socket(1); s.bind('{tmp_path}/s'); s.listen()")) as pid:
+        found = health(f"ipc://{tmp_path}/s")
+        assert found.is_healthy, problems(found)
+        assert [each[0] for each in found.listeners] == [pid]
+
+
+def test_a_dead_or_impossible_process_is_looked_at() -> None:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    for pid in (process.pid, 0, -1, 2**40):
+        with pytest.raises(ConfigError, match="number of a running process"):
+            links(pid, os.getpid())
+        with pytest.raises(ConfigError, match="number of a running process"):
+            links(os.getpid(), pid)
+
+
+def test_a_process_that_has_ended_is_taken_for_one_with_nothing() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still listed
+    try:
+        assert links(os.getpid(), process.pid).verdict == f"cannot tell: process {process.pid} has ended"
+    finally:
+        process.wait()
+
+
+def test_processes_that_end_meanwhile_end_the_look() -> None:
+    failures: list[BaseException] = []
+
+    def look(pid: int) -> None:
+        try:
+            while "ended" not in links(os.getpid(), pid).verdict:
+                pass
+        except ConfigError:
+            pass
+        except BaseException as error:
+            failures.append(error)
+
+    with started(*python("import zmq")) as process:
+        thread = Thread(target=look, args=(process.pid,))
+        thread.start()
+    thread.join()
+    assert failures == []
+
+
+def test_buffers_that_the_kernel_has_cut_are_called_well() -> None:
+    limit = int(Path("/proc/sys/net/core/wmem_max").read_text())
+    code = "a, b = socket.socketpair()\na.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, {0})\n" \
+           "b.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, {0})"  # fmt: skip
+    with program(*python(code.format(4 * limit))) as pid:
+        cut = check_buffers(pid, send_bytes=4 * limit)
+        assert {finding.level for finding in cut} == {"problem"}
+        assert all("was cut by net.core.wmem_max" in finding.text for finding in cut)
+        assert cut[0].remedy == f"sysctl -w net.core.wmem_max={4 * limit}"
+        assert {finding.level for finding in check_buffers(pid, send_bytes=limit)} == {"ok"}
+        assert "was not set on it" in check_buffers(pid, receive_bytes=limit)[0].text
+        assert [finding.level for finding in check_buffers(pid, high_water_mark=5)] == ["unknown"]
+        assert check_buffers(pid) == ()
+    with program(*python("pass")) as pid:
+        assert "no connected socket" in check_buffers(pid, send_bytes=1)[0].text

@@ -1,0 +1,74 @@
+"""Verdicts on links that are rare together, and a log's words for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ipcbench.diagnose.endpoints.link import Link
+from ipcbench.diagnose.endpoints.verdict import HANDSHAKE_BYTES, agrees_with, judge
+
+UNIX = Link("unix", "/a/socket", 1, 2, ("Unix socket, process 1 fd 3 inode 5",))
+TCP = Link("tcp", "tcp://127.0.0.1:80", 1, 2, ("TCP",), sent_bytes=10, received_bytes=20, rtt_us=5)
+BUSY = replace(TCP, sent_bytes=HANDSHAKE_BYTES)
+IDLE = replace(TCP, sent_bytes=0, received_bytes=0)
+PIPE = Link("pipe", "pipe without a name", 1, 2, ("pipe",))
+OUTPUT = replace(PIPE, address="pipe without a name (standard output)", role="standard stream")
+INPUT = replace(PIPE, address="pipe without a name (standard input)", role="standard stream")
+ERRORS = replace(OUTPUT, address="pipe without a name (standard error, standard input)")
+WATCH = replace(PIPE, role="watch")
+SEGMENT = Link("shared memory", "/dev/shm/x", 1, 2, ("shared memory 00:1b inode 7",))
+BELL = Link("eventfd", "eventfd 4", 1, 2, ("eventfd 4",), "wake-up")
+
+
+@pytest.mark.parametrize(
+    ("links", "verdict", "carriers"),
+    [
+        ([UNIX, OUTPUT, WATCH], "in use: unix socket /a/socket; evidence: Unix socket, process 1 fd 3", [UNIX]),
+        ([UNIX, UNIX], "in use: unix socket /a/socket ×2; evidence", [UNIX, UNIX]),
+        ([UNIX, TCP], "cannot tell: unix socket /a/socket, tcp://127.0.0.1:80 join them", [UNIX, TCP]),
+        ([UNIX, IDLE], "in use: unix socket", [UNIX]),
+        ([IDLE], "in use: tcp://127.0.0.1:80; evidence: TCP; process 1 has sent 0 B", [IDLE]),
+        ([SEGMENT, UNIX, BELL], "in use: shared memory /dev/shm/x; evidence", [SEGMENT]),
+        ([SEGMENT, TCP], "in use: shared memory", [SEGMENT]),
+        ([SEGMENT, BUSY], "cannot tell: shared memory /dev/shm/x and tcp", [SEGMENT, BUSY]),
+        ([replace(SEGMENT, role="untouched"), PIPE], "in use: pipe without a name", [PIPE]),
+        ([OUTPUT], "cannot tell: only standard streams join them", []),
+        ([ERRORS], "cannot tell: only standard streams", []),
+        ([OUTPUT, INPUT], "in use: pipe", [OUTPUT, INPUT]),
+        ([WATCH, WATCH, OUTPUT], "cannot tell: two pipes join them", []),
+        ([BELL], "cannot tell: only wake-up channels join them (eventfd 4)", []),
+        ([], "cannot tell: nothing that the kernel shows joins them", []),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_wrong(links: list[Link], verdict: str, carriers: list[Link]) -> None:
+    state, text, found = judge(links)
+    assert text.startswith(verdict)
+    assert text.startswith(state)
+    assert list(found) == carriers
+
+
+@pytest.mark.parametrize(
+    ("links", "word", "answer"),
+    [
+        ([UNIX], "ipc://", "agrees"),
+        ([UNIX], "Unix-Socket", "agrees"),
+        ([UNIX], "pipe", "cannot tell"),  # multiprocessing.Pipe is a pair of Unix sockets
+        ([UNIX], "ZMQ", "cannot tell"),
+        ([replace(UNIX, library="ZeroMQ")], "ZMQ", "agrees"),
+        ([SEGMENT], "IPC", "cannot tell"),  # any way between processes is also called so
+        ([SEGMENT], "shared_memory", "agrees"),
+        ([SEGMENT], "TCP", "contradicts"),
+        ([TCP], "IPC", "contradicts"),
+        ([UNIX, TCP], "TCP", "cannot tell"),
+        ([UNIX, TCP], "shm", "contradicts"),
+        ([], "TCP", "cannot tell"),
+        ([TCP], "?", "cannot tell"),
+    ],
+)
+def test_a_logs_word_is_judged_wrongly(links: list[Link], word: str, answer: str) -> None:
+    state, _, carriers = judge(links)
+    found = agrees_with(state, carriers, word)
+    assert found.answer == answer
+    assert found.text.startswith(f"the log says {word}: ")
