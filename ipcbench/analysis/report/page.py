@@ -49,6 +49,10 @@ _LABELS = {
     "copied": "Copied",
     "selected": "Selected: press Ctrl-C",
     "scroll": "This table is wider than the page: scroll it sideways.",
+    "choice": "Setting",
+    "series": "Series",
+    "figures": "Figures",
+    "as_table": "The figures as a table",
     "noscript": "The plots need JavaScript; the tables have the same figures.",
     "footer": "Made by ipcbench from the stored run; nothing was measured again.",
 }

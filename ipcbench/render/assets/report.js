@@ -83,10 +83,11 @@
     }
 
     tabulate() {
-      if (!this.figure.querySelector("details").open) return;
+      const details = this.figure.querySelector("details");
+      if (!details.open) return;
       const table = element("table", null);
       const head = table.createTHead().insertRow();
-      for (const text of ["series", "figures"]) head.append(element("th", text, { scope: "col", class: "left" }));
+      for (const text of [details.dataset.series, details.dataset.figures]) head.append(element("th", text, { scope: "col", class: "left" }));
       const body = table.createTBody();
       for (const series of this.chart.series) {
         series.lines.forEach((lines) => {

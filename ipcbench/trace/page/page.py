@@ -26,8 +26,9 @@ from ipcbench.util.shell import shell_command
 from ipcbench.util.units import format_duration_ns, format_percent
 
 _TEMPLATE = files("ipcbench.trace.page") / "assets" / "trace.html.j2"
-_LABELS = ("skip", "theme", "state", "sections", "reproduce", "command", "copy", "copied", "selected", "scroll",
-           "answer", "noscript", "footer")  # fmt: skip
+LABELS = ("skip", "theme", "state", "sections", "reproduce", "command", "copy", "copied", "selected", "scroll",
+          "choice", "series", "figures", "as_table", "answer", "noscript", "footer")  # fmt: skip
+"""What the templates say themselves, by the keys of the words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ def trace_html(report: Report, paths: Sequence[Path], language: Language = "en")
         groups,
         language=language,
         brand=word("brand", language),
-        labels={key: word(key, language) for key in _LABELS},
+        labels={key: word(key, language) for key in LABELS},
         sections=[
             ("findings", report_word("findings", language)),
             *([("plots", word("plots", language))] if groups[1:] else []),

@@ -52,6 +52,8 @@ class MethodSample:
         """Add the calls of the method with that number in the batch."""
         self.sums.add_calls(calls, number)
         batch = calls.batch
+        if not batch.is_timed:
+            return
         chosen = np.flatnonzero((batch.method == number) & ~calls.kept & batch.is_sized)
         self.unsized_count += int(np.count_nonzero((batch.method == number) & ~batch.is_sized))
         keys = np.concatenate([self._keys, generator.random(len(chosen))])

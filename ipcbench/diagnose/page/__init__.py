@@ -1,0 +1,1 @@
+"""A diagnosis, or a ladder, as an HTML page with plots."""
