@@ -25,6 +25,7 @@ from ipcbench.errors import IntegrityError, IpcbenchError, TransportError, Trial
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_INCONCLUSIVE = 3
 EXIT_INTERRUPTED = 130
 
 _NO_PROCESS = "no further process or thread may be started; raise the limit (`ulimit -u`), or take fewer readers"
@@ -41,6 +42,7 @@ _COMMANDS = {
     "doctor": "Show what on this machine disturbs figures, and what to do.",
     "trace": "Watch, explain and compare the calls of real applications.",
     "replay": "Replay recorded calls over any transport.",
+    "diagnose": "Say which transport is in use, what it costs, and what would help.",
     "selftest": "Measure how often the verdicts are right here.",
     "new-backend": "Write a package with a transport of your own.",
     "clean": "Remove what killed runs left behind.",

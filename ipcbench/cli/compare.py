@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ipcbench.cli import EXIT_INCONCLUSIVE
 from ipcbench.cli.options import Choice, a_path, format_option
 from ipcbench.cli.output import stored_run, tell, text_width
 from ipcbench.errors import ConfigError
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from ipcbench.analysis.compare.run_cells import ComparedMetric
 
 EXIT_REGRESSED = 1
-EXIT_INCONCLUSIVE = 3
 
 _MIN_GATE_RATIO, _MAX_GATE_RATIO = 1e-4, 10.0
 

@@ -162,8 +162,13 @@ def print_tables(all_tables: Sequence[Tables], form: str) -> None:
         sys.stdout.write(first + "".join(text.partition("\n")[2] for text in rest))
     else:
         documents = [render.as_json(tables) for tables in all_tables]
-        sys.stdout.write(documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n")
+        sys.stdout.write(one_or_list(documents))
     sys.stdout.flush()  # so that a closed pipe is an error here, not after the exit
+
+
+def one_or_list(documents: Sequence[str]) -> str:
+    """Return a JSON document, or several as a list of them."""
+    return documents[0] if len(documents) == 1 else f"[\n{','.join(documents)}]\n"
 
 
 def text_width() -> int:

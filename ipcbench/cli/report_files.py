@@ -87,12 +87,32 @@ def write_trace_page(report: Report, paths: Sequence[Path], language: Language, 
     """
     from ipcbench.trace.page.page import trace_html
 
+    require_page(target)
+    write_page(trace_html(report, paths, language), target)
+
+
+def require_page(target: str) -> None:
+    """Refuse a page that could not be written, before the work that it is to show.
+
+    Raises:
+        ConfigError: the target exists and is not a file.
+        StoreError: jinja2 is missing.
+    """
     path = Path(target)
     if path.exists() and not path.is_file():
         raise ConfigError("--html", target, "the path of a file")
     try:
-        page = trace_html(report, paths, language)
+        import jinja2  # noqa: F401
     except ModuleNotFoundError as error:
         raise StoreError(f"--html needs {error.name}: {_HOW}") from error
+
+
+def write_page(page: str, target: str) -> None:
+    """Write a page; stderr gets its place.
+
+    Raises:
+        StoreError: the disk refuses.
+    """
+    path = Path(target)
     write_file(path, page.encode())
     tell(f"report in {path}")

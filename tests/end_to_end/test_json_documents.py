@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import re
 import shlex
 import shutil
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, get_args
+from zlib import crc32
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -23,6 +25,9 @@ from ipcbench.analysis.compare import rules, run_cells
 from ipcbench.analysis.recommend import answer, evidence, question
 from ipcbench.analysis.summary import cells, curves
 from ipcbench.cli import main
+from ipcbench.diagnose import stepwise, synth
+from ipcbench.diagnose.endpoints import link, verdict
+from ipcbench.diagnose.endpoints.health import Level
 from ipcbench.render.document import VERSIONS
 from ipcbench.results.model import TrialResult
 from ipcbench.spec import MODES, NAME_PREFIX, SweepSpec, Variant
@@ -31,7 +36,9 @@ from ipcbench.testing import conformance
 from ipcbench.trace.compare import diff
 from ipcbench.trace.format import ENDPOINT_MARK, HISTOGRAMS_SUFFIX
 from ipcbench.trace.record.histograms import HistogramsFile, MethodHistograms
+from ipcbench.trace.record.planned import write_planned
 from ipcbench.trace.schema import EXCHANGE, RPC
+from tests.diagnose.pairs import program, python
 from tests.end_to_end.shell import ROOT
 from tests.schemas import FOLDER, Schema, fields, part_fields, schema_of
 from tests.trace.logs import V1, V3, head, open_calls, row, rows, tq_call, v1_row
@@ -40,6 +47,19 @@ from tests.unit.builders import CELLS, CONTRARY, MACHINE, Cell, conditions, make
 from tests.unit.pattern_runs import make_pattern_run, pattern_sweep, short
 
 REFERENCE = shlex.quote(str(ROOT / "results" / "reference"))
+SERVER = f"ipc://@{NAME_PREFIX}documents-{os.getpid()}"
+"""Endpoint of a server that answers while the commands run."""
+SERVER_CODE = f"""
+import threading, zmq
+server = zmq.Context().socket(zmq.REP)
+server.bind({SERVER!r})
+def serve():
+    while True:
+        server.send(server.recv())
+threading.Thread(target=serve, daemon=True).start()
+"""
+CONFIG = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
+          "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 50}  # fmt: skip
 COMMANDS = {
     "tables": [
         f"analyze {REFERENCE} --no-report --format json",
@@ -86,19 +106,36 @@ COMMANDS = {
         "trace report counted --format json",
         "trace report trace --lang zh --rules seed --format json",
         "trace report v1.log claims.log tq.log v3.log sockets --format json",
+        "trace report planned --format json",
     ],
     "trace path": [
         "trace report paths.log --trace-id shared --format json",
         "trace report paths.log --trace-id timeless --format json",
         "trace report trace --trace-id 0123456789abcdeffedcba9876543210 --format json",
+        f"trace report planned --trace-id {crc32(b'model'):016x}{3:016x} --format json",
     ],
     "trace diff": ["trace diff longer longer --format json", "trace diff trace v1.log --format json"],
     "replay": [
         "replay trace --backends shm,pipe --calls 4 --rounds 3 --recorded-over shm --quiet --format json",
         "replay v1.log --backends pipe --calls 4 --rounds 1 --quiet --format json",
+        "replay planned --backends pipe --rounds 1 --quiet --format json",
     ],
+    "diagnosis": [
+        "diagnose trace --backends shm,pipe --sample v1.log --against longer --quiet --format json",
+        "diagnose v1.log --backends pipe --rounds 1 --quiet --format json",
+        "diagnose planned --backends pipe --rounds 1 --quiet --format json",
+    ],
+    "ladder": [
+        f"diagnose --model config.json --ladder --seq 4 --rounds {rounds} --quiet --format json" for rounds in (1, 3)
+    ],
+    "links": [
+        f"diagnose --pids {os.getpid()} --format json",
+        f"diagnose v1.log --pids {os.getpid()},{os.getpid()} --rounds 1 --quiet --format json",
+    ],
+    "endpoint": [f"diagnose --endpoint {SERVER} --format json"],
+    "requests": [f"diagnose --endpoint {SERVER} --calls calls.py --format json"],
 }
-"""Kind → command lines whose output is such a document, or a list of them."""
+"""Kind → command lines whose output is such a document, or a list with it."""
 WORDS = {
     ("backends", "capabilities.when_full"): backend.WhenFull,
     ("backends", "capabilities.launcher"): backend.Launcher,
@@ -108,11 +145,19 @@ WORDS = {
     ("comparison", "outcome"): rules.GateResult,
     ("comparison", "changes[].cell.mode"): spec.Mode,
     ("conformance", "laws[].outcome"): conformance.Outcome,
+    ("endpoint", "findings[].level"): Level,
+    ("ladder", "stages[].dtype"): synth.Dtype,
+    ("ladder", "stages[].verdict"): decisions.Verdict,
+    ("links", "links[].kind"): link.Kind,
+    ("links", "links[].role"): link.Role,
+    ("links", "log_answer"): verdict.Answer,
+    ("links", "state"): verdict.State,
     ("recommendation", "outcome"): answer.Outcome,
     ("recommendation", "axis"): curves.Measure,
     ("recommendation", "sureness"): evidence.Sureness,
     ("recommendation", "question.optimise"): question.Goal,
     ("replay", "backends[].verdict"): decisions.Verdict,
+    ("requests", "framing"): stepwise.Framing,
     ("self-test", "counts[].metric"): cells.Metric,
     ("tables", "cell.ranked_by"): cells.Metric,
     ("tables", "cell.status"): cells.CellStatus,
@@ -123,12 +168,15 @@ WORDS = {
 }
 """(kind, field) → the type that has its words."""
 RARELY_NULL = {
+    "diagnosis": ("remedies[].backend", "remedies[].rounds_count"),
     "doctor": ("facts.", "machine."),
+    "ladder": ("stages[].time_s", "stages[].touched_s"),
     "pattern recommendation": ("pattern_cell.messages_per_s",),
     "trace report": ("split.transport_ns",),
 }
 """Kind → fields that are null on other systems, in a trace with no reply to any joined call, or of one
-whose segments all have a method with enough records."""
+whose segments all have a method with enough records, of a change that follows from a recording alone, or of a stage
+that cannot run."""
 NOT_THERE = {"pattern recommendation": ("pattern_cell.calls",)}
 """Kind → fields of a part that it shares with another kind and does not fill: nothing is recommended for rpc."""
 
@@ -171,7 +219,10 @@ def without_times(trial: TrialResult) -> TrialResult:
 
 
 def made_traces(folder: Path) -> None:
-    """Store a trace with both sides, a longer one, a log, one whose summary is wrong, and one with lost calls."""
+    """Store a trace with both sides, a longer one, one of calls that nobody made, a log, one whose summary is wrong,
+    and one with lost calls.
+    """
+    write_planned(folder / "planned", "model", [("Matmul", 100, 200)])
     both_sides(folder / "trace", 30)
     both_sides(folder / "longer", 1200)
     counted_trace(folder / "counted")
@@ -226,15 +277,19 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory, finished_run: Path) -> It
         'Broken = faulty("C1", Null)\n',
         encoding="utf-8",
     )
+    (folder / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    calls = "def broken():\n    raise OSError('no')\ncalls = [('good', b'x'), ('bad', broken)]\n"
+    (folder / "calls.py").write_text(calls, encoding="utf-8")
     temporary = tmp_path_factory.mktemp("t")
     (temporary / f"{NAME_PREFIX}0123-run").mkdir()
     (temporary / f"{NAME_PREFIX}0123-run" / "run.lock").touch()
-    with pytest.MonkeyPatch.context() as patch:
+    with program(*python(SERVER_CODE)), pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
         patch.chdir(folder)
         patch.setattr(sys, "path", list(sys.path))
         patch.setattr(selftest, "run_sweep", measured_by_selftest)
         patch.setitem(registry._BUILT_IN, "gone", "no_such_module:Thing")
+        patch.setitem(sys.modules, "lz4", None)
         yield folder
 
 
@@ -246,7 +301,9 @@ def documents(newcomer: Path) -> list[tuple[str, str, dict[str, Any]]]:
         for command in commands:
             content = json.loads(output_of(command))
             each = content if isinstance(content, list) else [content]
-            found += [(kind, command, document) for document in each]
+            kinds = [document["format"].removeprefix("ipcbench ") for document in each]
+            assert kind in kinds, command
+            found += [(of, command, document) for of, document in zip(kinds, each, strict=True)]
     return found
 
 

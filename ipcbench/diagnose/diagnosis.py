@@ -1,0 +1,325 @@
+"""The whole diagnosis of recorded calls: floors measured here, where the time went, and what would help.
+
+Remedies that change messages or the transport are replayed beside the recorded calls, in turns. Others follow from the
+recording alone: what the server worked, what a first call took beyond the others, how long threads waited for a core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from ipcbench.diagnose.attribution import Attribution, attribute, floors_ns
+from ipcbench.diagnose.costs import Costs, measure_costs
+from ipcbench.diagnose.what_if import WhatIf, what_ifs
+from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
+from ipcbench.replay.run import Contender, Measured, Replays, Request, Say, require_some, select, share_ns
+from ipcbench.replay.traffic import ThreadCalls, Traffic
+from ipcbench.stats.bootstrap import median_estimate
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+
+SOURCES: Mapping[str, str] = {"IPC": "zmq", "TCP": "zmq-tcp-insecure", "UNIX": "pipe", "PIPE": "pipe", "SHM": "shm"}
+"""What a trace or log calls its transport → the backend that is most like it here."""
+CANDIDATES = ("zmq", "pipe", "shm")
+"""Transports of one host that are tried in place of the recorded one."""
+USUAL_SOURCE = "zmq"
+"""Carries what-ifs where the recorded transport is not known."""
+
+BASE = "as recorded"
+TRANSPORT = "transport "
+FIRST_CALL = "first call"
+OUT_OF_BAND = "out of band"
+RPC, RPC_BACKEND = "rpc", "shm"
+"""Calls over shared memory whose arrays are not serialized: both changes at once."""
+_MOST_SIZES = 4
+_LEAST_GAIN = 0.01
+"""Of the recorded time: less is no help."""
+_LEAST_WAIT = 0.05
+_LARGEST_TRIP_BYTES = 2**25
+"""Of the floors: beyond it, times grow as bytes do."""
+_LEAST_CALLS, _MOST_BYTES = 8, 2**28
+"""Of each client, in a replay: at least so many calls, and beyond them no more bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What a change would bring.
+
+    Attributes:
+        key: `transport NAME`, or the name of a change (words.py).
+        backend: that carried the changed calls; empty if it follows from the recording alone.
+        rounds_count: replays; 0 if it follows from the recording.
+        predicted_ns: the whole recorded time after it, with its 95 % interval; the estimate thrice without one.
+        gain_ratio: 1 − predicted / recorded, with its interval.
+        note: what was assumed; empty for nothing.
+        condition: what nobody can tell from sizes alone, and must hold; empty for nothing.
+    """
+
+    key: str
+    backend: str
+    rounds_count: int
+    predicted_ns: Interval
+    gain_ratio: Interval
+    note: str = ""
+    condition: str = ""
+
+    @property
+    def helps(self) -> bool:
+        """Whether all of its interval is a gain worth having; never with too few rounds to know, or on a condition."""
+        return (
+            self.is_sure and not self.condition and self.gain_ratio.low > 0 and self.gain_ratio.estimate >= _LEAST_GAIN
+        )
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether it has rounds enough for an interval, or needs none."""
+        return not self.backend or self.rounds_count >= MIN_CLAIM_ROUNDS
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What the messages take on an idle channel here.
+
+    Attributes:
+        backend: over which.
+        table: one-way times by size; of all rounds.
+        all_calls_ns: of all recorded calls' messages together, with its interval.
+    """
+
+    backend: str
+    table: LatencyTable
+    all_calls_ns: Interval
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The result.
+
+    Attributes:
+        traffic: all that was recorded.
+        source: the backend that stands for the recorded transport; empty if it is not known.
+        recorded_ns: the longest client's time.
+        replayed_count: calls of each client that were replayed, at most.
+        floors: by backend.
+        attributions: of all calls, then of each method; empty if no times are known.
+        remedies: those that help, the largest gain first.
+        others: those that do not help, or of which that is not sure, in the order of their gain.
+        costs: of work on messages.
+        remarks: what the reader must know, one sentence each.
+        failures: what could not be measured, with the reason.
+    """
+
+    traffic: Traffic
+    source: str
+    recorded_ns: float
+    replayed_count: int
+    floors: tuple[Floor, ...]
+    attributions: tuple[Attribution, ...]
+    remedies: tuple[Remedy, ...]
+    others: tuple[Remedy, ...]
+    costs: Costs
+    remarks: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+def source_of(traffic: Traffic) -> str:
+    """Return the backend that stands for the transport of the recording; empty if it says none that is known."""
+    for name in traffic.transports:
+        word = name.upper().partition("+")[0]
+        if word in SOURCES or name in SOURCES.values():
+            return SOURCES.get(word, name)
+    return ""
+
+
+def diagnose(traffic: Traffic, request: Request, sample: Path | None = None, say: Say = lambda _: None) -> Diagnosis:
+    """Measure floors and changes, and judge them.
+
+    Args:
+        traffic: what was recorded.
+        request: `backends` are the transports to try, `source` the recorded one.
+        sample: a file with bytes as they travel, for compression.
+        say: called with a line after every replay.
+
+    Raises:
+        UnknownBackend, ConfigError, BackendUnavailable: before anything is started.
+        TrialError: every replay failed.
+        StoreError: the sample cannot be read.
+    """
+    source = request.source or USUAL_SOURCE
+    request = replace(request, source=source)
+    backends, skipped = select(request, traffic.largest_bytes)
+    costs = measure_costs(_sizes(traffic), sample)
+    changes = list(what_ifs(traffic, costs)) if traffic.is_timed else []
+    count = len(backends) + len(changes)
+    part = _part(traffic, share_ns(request, count))
+    contenders = _contenders(part, source, list(backends), changes, costs)
+    measured = {name: Measured() for name in contenders}
+    sizes = ladder(min(traffic.largest_bytes, _LARGEST_TRIP_BYTES))
+    Replays(contenders, measured, request, sizes, say).carry_out()
+    require_some(measured)
+    tables = {
+        contender.backend: [make_table(sizes, [trips]) for trips in measured[name].trips_ns]
+        for name, contender in contenders.items()
+        if measured[name].trips_ns and (name == BASE or name.startswith(TRANSPORT))
+    }
+    floors = tuple(_floor(traffic, backend, found) for backend, found in tables.items())
+    known = next((floor.table for floor in floors if floor.backend == request.source), None)
+    judged = [*_replayed(traffic, part, contenders, measured, changes), *_from_recording(traffic)]
+    judged.sort(key=lambda remedy: -remedy.gain_ratio.estimate)
+    return Diagnosis(
+        traffic=traffic,
+        source=source,
+        recorded_ns=float(traffic.recorded_ns),
+        replayed_count=max(len(thread.method) for thread in part.threads),
+        floors=floors,
+        attributions=attribute(traffic, known) if traffic.is_timed else (),
+        remedies=tuple(remedy for remedy in judged if remedy.helps),
+        others=tuple(remedy for remedy in judged if not remedy.helps),
+        costs=costs,
+        remarks=traffic.remarks,
+        failures={**skipped, **{name: each.failure for name, each in measured.items() if each.failure}},
+    )
+
+
+def _part(traffic: Traffic, longest_ns: float) -> Traffic:
+    """Return the beginning of every thread: as much as may take so long, and moves no more than the replays have room
+    for; a few calls at least.
+    """
+    part = traffic.limited(longest_ns) if traffic.is_timed else traffic
+    counts = [
+        max(_LEAST_CALLS, int(np.searchsorted(np.cumsum(thread.sent_bytes + thread.recv_bytes), _MOST_BYTES)))
+        for thread in part.threads
+    ]
+    return replace(part, threads=tuple(map(ThreadCalls.first, part.threads, counts)))
+
+
+def _sizes(traffic: Traffic) -> list[int]:
+    """Return a few sizes that stand for all messages, the largest among them."""
+    sizes = np.concatenate([np.concatenate((each.sent_bytes, each.recv_bytes)) for each in traffic.threads])
+    chosen = np.quantile(sizes, np.linspace(0, 1, _MOST_SIZES), method="nearest")
+    return sorted({int(size) for size in chosen})
+
+
+def _contenders(
+    part: Traffic, source: str, backends: Sequence[str], changes: Sequence[WhatIf], costs: Costs
+) -> dict[str, Contender]:
+    """Return all that takes turns, by name: the calls as recorded first."""
+    found = {BASE: Contender(source, part)}
+    found |= {f"{TRANSPORT}{name}": Contender(name, part) for name in backends if name != source}
+    for change in what_ifs(part, costs):
+        if any(change.key == each.key for each in changes):
+            is_optional = bool(change.condition)
+            found[change.key] = Contender(source, change.traffic, is_calibrated=False, is_optional=is_optional)
+        if change.key == OUT_OF_BAND and RPC_BACKEND in backends:
+            found[RPC] = Contender(RPC_BACKEND, change.traffic, is_calibrated=False)
+    return found
+
+
+def _floor(traffic: Traffic, backend: str, tables: Sequence[LatencyTable]) -> Floor:
+    sizes = tables[0].sizes_bytes
+    middle = tuple(float(np.median([table.one_way_ns[place] for table in tables])) for place in range(len(sizes)))
+    return Floor(backend, LatencyTable(sizes, middle), _interval(floors_ns(traffic, tables)))
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    """Return the median with its interval; alone if there are too few values for one."""
+    middle = float(np.median(values))
+    estimate = None
+    if len(values) >= MIN_CLAIM_ROUNDS and min(values) > 0:
+        estimate = median_estimate(values, np.random.default_rng(1))
+    return Interval(middle, middle, middle) if estimate is None else estimate.interval()
+
+
+def _replayed(
+    traffic: Traffic,
+    part: Traffic,
+    contenders: Mapping[str, Contender],
+    measured: Mapping[str, Measured],
+    changes: Sequence[WhatIf],
+) -> Iterator[Remedy]:
+    """Yield what each replayed change would bring to all traffic, of which a part was replayed.
+
+    Over another transport, what the recorded one took beyond its floor is gone, unless threads waited for a core. With
+    any other change each call takes as much more than its replay as the recorded ones did.
+    """
+    known = {change.key: change for change in changes}
+    known |= {RPC: known[OUT_OF_BAND]} if OUT_OF_BAND in known else {}
+    base = [max(threads) for threads in measured[BASE].threads_ns]
+    if not base:
+        return
+    recorded_ns = float(part.recorded_ns if part.is_timed else np.median(base))
+    times_all = traffic.recorded_ns / part.recorded_ns if part.is_timed else _moved_bytes(traffic) / _moved_bytes(part)
+    lost_ns = _waited_ns(traffic) / times_all
+    lost_ns = lost_ns if lost_ns >= _LEAST_WAIT * recorded_ns else 0.0
+    for name, contender in contenders.items():
+        times = [max(threads) for threads in measured[name].threads_ns]
+        if name == BASE or not times:
+            continue
+        if (name.startswith(TRANSPORT) or name == RPC) and part.server_known and part.is_timed:
+            ends = [time + lost_ns for time in times]
+        else:  # in the rounds that both have
+            beyond = contender.traffic.calls_count / part.calls_count
+            pairs = zip(times, base, strict=False)
+            ends = [_changed_ns(time, usual, recorded_ns, beyond) for time, usual in pairs]
+        if name == FIRST_CALL:  # which all of the traffic has once
+            ends = [traffic.recorded_ns - recorded_ns + end for end in ends]
+        else:
+            ends = [times_all * end for end in ends]
+        remedy = _remedy(name, contender.backend, ends, times_all * recorded_ns)
+        change = known.get(name)
+        yield remedy if change is None else replace(remedy, note=change.note, condition=change.condition)
+
+
+def _moved_bytes(traffic: Traffic) -> int:
+    return max(1, sum(int((each.sent_bytes + each.recv_bytes).sum()) for each in traffic.threads))
+
+
+def _changed_ns(time_ns: float, usual_ns: float, recorded_ns: float, beyond: float) -> float:
+    """Return how long changed calls would take, from their replay and that of the recorded ones in the same round.
+
+    Args:
+        time_ns: of the replay after the change.
+        usual_ns: of the replay of the calls as recorded: if that was quicker than the recording, each call took more
+            than a replay shows; if it was slower, so is the other one.
+        recorded_ns: of the recording.
+        beyond: calls after the change over calls before it.
+    """
+    return time_ns * min(1.0, recorded_ns / usual_ns) + beyond * max(0.0, recorded_ns - usual_ns)
+
+
+def _remedy(key: str, backend: str, ends_ns: Sequence[float], recorded_ns: float, note: str = "") -> Remedy:
+    predicted = _interval(ends_ns)
+    gain = Interval(*(1 - end / recorded_ns for end in (predicted.high, predicted.estimate, predicted.low)))
+    return Remedy(key, backend, len(ends_ns) if backend else 0, predicted, gain, note)
+
+
+def _from_recording(traffic: Traffic) -> Iterator[Remedy]:
+    """Yield what follows from the recording alone, of the client that took longest."""
+    if not traffic.is_timed:
+        return
+    thread = max(traffic.threads, key=lambda each: each.recorded_ns)
+    recorded_ns = float(thread.recorded_ns)
+    lost_ns = min(_waited_ns(traffic), recorded_ns - _undisturbed_ns(thread))
+    if lost_ns >= _LEAST_WAIT * recorded_ns:
+        yield _remedy("neighbours", "", [recorded_ns - lost_ns], recorded_ns)
+
+
+def _undisturbed_ns(thread: ThreadCalls) -> float:
+    """Return how long all calls would have taken if each, with the work before it, were as quick as one in ten of its
+    method.
+    """
+    times = thread.gap_ns + thread.total_ns
+    groups = (times[thread.method == method] for method in np.unique(thread.method))
+    return float(sum(len(group) * np.quantile(group, 0.1) for group in groups))
+
+
+def _waited_ns(traffic: Traffic) -> float:
+    """Return for how long the slowest client and its server were ready to run and had no core; 0 if unknown. They may
+    have been so at the same time, so it is the most that this can have cost.
+    """
+    thread = max(traffic.threads, key=lambda each: each.recorded_ns)
+    names = {thread.name, thread.server}
+    return float(sum(traffic.waited_ns.get(name, 0) for name in names))

@@ -1,0 +1,217 @@
+"""What traffic would be if the application were changed: each remedy turns the recorded calls into others.
+
+Changed traffic is then replayed between real processes beside the recorded one, so that a gain is measured and not
+argued. What a change costs by itself (packing out of band, halving the precision) is measured here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ipcbench.diagnose.attribution import SMALL_BYTES, own_serialization
+from ipcbench.diagnose.costs import Costs
+from ipcbench.replay.traffic import COLUMNS, ThreadCalls, Traffic
+from ipcbench.trace.readers.batch import UNKNOWN, Ints
+
+_LEAST_SHARE = 0.01
+"""Of the recorded time: a remedy against less is not tried."""
+_LEAST_OTHERS, _SLOW_FIRST = 5, 10.0
+"""A first call is late if it took so many times as long as the usual one of at least so many others."""
+_LEAST_TINY_CALLS = 50
+_MERGED_CALLS = 100
+_PAID_BY_CALL = ("gap_ns", "before_ns", "after_ns")
+"""Work of the client of which a part is the price of any call."""
+_LEAST_RETURNED_BYTES = 65_536
+_MOST_RETURNED_RATIO = 1.25
+_HANDLE_BYTES = 64
+"""Of a name in place of a tensor that stays where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The recorded calls after a change.
+
+    Attributes:
+        key: of the remedy (remedies.py has its words).
+        traffic: after the change.
+        note: what was assumed; empty for nothing.
+        condition: what nobody can tell from sizes alone, and must hold; empty for nothing.
+    """
+
+    key: str
+    traffic: Traffic
+    note: str = ""
+    condition: str = ""
+
+
+def what_ifs(traffic: Traffic, costs: Costs) -> Iterator[WhatIf]:
+    """Yield the changes that could matter, each by itself."""
+    least_ns = _LEAST_SHARE * traffic.recorded_ns
+    own_ns = max((int(_own_work(each).sum()) for each in traffic.threads), default=0) if traffic.server_known else 0
+    if own_ns > least_ns:
+        change, what = _changed(traffic, without_own_work), "all of the server's own work is gone"
+        is_most = own_ns > traffic.recorded_ns / 2
+        yield WhatIf("server", change, what if is_most else "", "" if is_most else what)
+    if any(_late_ns(each) > least_ns for each in traffic.threads):
+        yield WhatIf("first call", _changed(traffic, usual_first_call))
+    packed_ns = sum(int((each.before_ns + each.after_ns - each.other_ns).sum()) for each in traffic.threads)
+    if packed_ns > least_ns * len(traffic.threads):
+        note = "the server is taken to serialize as the client does" if traffic.server_known else ""
+        yield WhatIf("out of band", _changed(traffic, lambda thread: out_of_band(thread, costs)), note)
+    if any(bool((_large(thread) > 0).any()) for thread in traffic.threads):
+        condition = "the messages are arrays of float32, and half of their digits are enough"
+        change = _changed(traffic, lambda thread: half_precision(thread, costs))
+        yield WhatIf("half precision", change, condition=condition)
+    if any(_tiny(thread).sum() >= _LEAST_TINY_CALLS for thread in traffic.threads):
+        note = f"{_MERGED_CALLS} calls become one, with all work of the server"
+        yield WhatIf("fewer calls", _changed(traffic, fewer_calls), note)
+    returned = sum(int(_returns(thread).sum()) for thread in traffic.threads)
+    if returned:
+        condition = f"the {returned:,} replies that are followed by a request about as large are sent back in it"
+        yield WhatIf("stay on one side", _changed(traffic, stay_on_one_side), condition=condition)
+
+
+def _changed(traffic: Traffic, change: Callable[[ThreadCalls], ThreadCalls]) -> Traffic:
+    return replace(traffic, threads=tuple(map(change, traffic.threads)))
+
+
+def _own_work(thread: ThreadCalls) -> Ints:
+    """Return the server's work in each call that is no serialization, without what a first call takes beyond others."""
+    unpack, pack = own_serialization(thread)
+    own = np.maximum(thread.server_ns, 0) - unpack - pack
+    if _late_ns(thread):
+        own[0] = min(int(own[0]), int(np.median(own[1:])))
+    return own
+
+
+def without_own_work(thread: ThreadCalls) -> ThreadCalls:
+    """Return calls to a server that only unpacks requests and packs replies."""
+    return replace(thread, server_ns=thread.server_ns - _own_work(thread))
+
+
+def _late_ns(thread: ThreadCalls) -> float:
+    """Return how much longer the first call took than the usual one; 0 if it is not far from that."""
+    same = thread.total_ns[1:][thread.method[1:] == thread.method[0]]
+    others = same if len(same) >= _LEAST_OTHERS else thread.total_ns[1:]
+    if len(others) < _LEAST_OTHERS:
+        return 0.0
+    first, usual = float(thread.total_ns[0]), float(np.median(others))
+    return first - usual if first > _SLOW_FIRST * usual else 0.0
+
+
+def usual_first_call(thread: ThreadCalls) -> ThreadCalls:
+    """Return the calls with a first one that takes no more work on either side than the usual one."""
+    columns = {}
+    for name in ("before_ns", "after_ns", "other_ns", "server_ns", "server_most_ns", "queue_ns", "total_ns"):
+        column = getattr(thread, name).copy()
+        column[0] = min(int(column[0]), int(np.median(column[1:])))
+        columns[name] = column
+    return replace(thread, **columns) if _late_ns(thread) else thread
+
+
+def _large(thread: ThreadCalls) -> Ints:
+    """Return the bytes of the messages of each call that are large."""
+    return sum(np.where(sizes >= SMALL_BYTES, sizes, 0) for sizes in (thread.sent_bytes, thread.recv_bytes))  # type: ignore[return-value] # the sum of arrays is one
+
+
+def out_of_band(thread: ThreadCalls, costs: Costs) -> ThreadCalls:
+    """Return calls whose arrays travel beside a small head, and are not serialized."""
+    unpack, pack = own_serialization(thread)
+    is_large = _large(thread) > 0
+    after = thread.other_ns + np.int64(costs.unpack_ns)
+    server = np.where(
+        thread.server_ns == UNKNOWN,
+        UNKNOWN,
+        thread.server_ns - unpack - pack + np.int64(costs.pack_ns + costs.unpack_ns),
+    )
+    return replace(
+        thread,
+        before_ns=np.where(is_large, np.minimum(thread.before_ns, np.int64(costs.pack_ns)), thread.before_ns),
+        after_ns=np.where(is_large, np.minimum(thread.after_ns, after), thread.after_ns),
+        server_ns=np.where(is_large, np.minimum(thread.server_ns, server), thread.server_ns),
+    )
+
+
+def half_precision(thread: ThreadCalls, costs: Costs) -> ThreadCalls:
+    """Return calls whose large messages have half the bytes; both sides convert both messages."""
+    unpack, pack = own_serialization(thread)
+    sent, recv = (np.where(sizes >= SMALL_BYTES, sizes, 0) for sizes in (thread.sent_bytes, thread.recv_bytes))
+    to_half, from_half = costs.to_half_ns_per_byte, costs.from_half_ns_per_byte
+    saved = np.where(
+        thread.server_ns == UNKNOWN, 0, np.where(sent > 0, unpack // 2, 0) + np.where(recv > 0, pack // 2, 0)
+    )
+    server = thread.server_ns - saved + (from_half * sent + to_half * recv).astype(np.int64)
+    unpacked = thread.after_ns - thread.other_ns
+    return replace(
+        thread,
+        before_ns=thread.before_ns - np.where(sent > 0, thread.before_ns // 2, 0) + (to_half * sent).astype(np.int64),
+        after_ns=thread.after_ns - np.where(recv > 0, unpacked // 2, 0) + (from_half * recv).astype(np.int64),
+        server_ns=np.where(thread.server_ns == UNKNOWN, UNKNOWN, server),
+        sent_bytes=thread.sent_bytes - sent // 2,
+        recv_bytes=thread.recv_bytes - recv // 2,
+    )
+
+
+def _tiny(thread: ThreadCalls) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    is_tiny: np.ndarray[tuple[int], np.dtype[np.bool_]] = np.maximum(thread.sent_bytes, thread.recv_bytes) < SMALL_BYTES
+    return is_tiny
+
+
+def fewer_calls(thread: ThreadCalls) -> ThreadCalls:
+    """Return the calls with runs of small ones of one method merged. Their bytes stay, and all work but what every call
+    costs, whatever it does: the least that one in twenty took.
+    """
+    is_tiny = _tiny(thread)
+    begins = np.ones(len(is_tiny), np.bool_)
+    same = is_tiny[1:] & is_tiny[:-1] & (thread.method[1:] == thread.method[:-1])
+    begins[1:] = ~same
+    starts = np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
+    begins |= (np.arange(len(begins)) - starts) % _MERGED_CALLS == 0
+    places = np.flatnonzero(begins)
+    sums = {}
+    for name in (each for each in COLUMNS if each != "method"):
+        column = getattr(thread, name)
+        fixed = _fixed_cost(column[is_tiny]) if name in _PAID_BY_CALL else 0
+        spared = np.where(~begins & (column >= fixed), fixed, 0)  # a merged call pays it once
+        sums[name] = np.add.reduceat(np.maximum(column, 0) - spared, places)
+    for name in ("server_ns", "server_most_ns", "queue_ns"):
+        unknown = np.add.reduceat((getattr(thread, name) == UNKNOWN).astype(np.int64), places)
+        sums[name] = np.where(unknown > 0, UNKNOWN, sums[name])
+    return replace(thread, method=thread.method[places], **sums)  # type: ignore[arg-type] # all are columns
+
+
+def _fixed_cost(column: Ints) -> int:
+    known = column[column != UNKNOWN]
+    return int(np.quantile(known, 0.05)) if len(known) else 0
+
+
+def _returns(thread: ThreadCalls) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return which replies are followed by a request that may hold them."""
+    returned = np.zeros(len(thread.method), np.bool_)
+    reply, request = thread.recv_bytes[:-1], thread.sent_bytes[1:]
+    returned[:-1] = (reply >= _LEAST_RETURNED_BYTES) & (request >= reply) & (request <= _MOST_RETURNED_RATIO * reply)
+    return returned
+
+
+def stay_on_one_side(thread: ThreadCalls) -> ThreadCalls:
+    """Return the calls with a name in place of each reply that the next request sends back, and of what it sends."""
+    returned = _returns(thread)
+    back = np.zeros(len(returned), np.bool_)
+    back[1:] = returned[:-1]
+    unsent = np.where(back, np.roll(thread.recv_bytes, 1), 0)
+    sent = thread.sent_bytes - unsent + np.where(back, _HANDLE_BYTES, 0)
+    recv = np.where(returned, _HANDLE_BYTES, thread.recv_bytes)
+    unpacked = thread.after_ns - thread.other_ns
+    unpack, pack = own_serialization(thread)
+    saved = unpack * unsent // np.maximum(thread.sent_bytes, 1) + np.where(returned, pack, 0)
+    return replace(
+        thread,
+        before_ns=thread.before_ns * sent // np.maximum(thread.sent_bytes, 1),
+        after_ns=thread.after_ns - np.where(returned, unpacked, 0),
+        server_ns=np.where(thread.server_ns == UNKNOWN, UNKNOWN, thread.server_ns - saved),
+        sent_bytes=sent,
+        recv_bytes=recv,
+    )

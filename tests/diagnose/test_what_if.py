@@ -1,0 +1,127 @@
+"""Changes of calls: bytes and work go where the change moves them, and nothing else changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from ipcbench.diagnose.costs import Costs
+from ipcbench.diagnose.diagnosis import _changed_ns
+from ipcbench.diagnose.what_if import (
+    fewer_calls,
+    half_precision,
+    out_of_band,
+    stay_on_one_side,
+    usual_first_call,
+    what_ifs,
+    without_own_work,
+)
+from ipcbench.replay.traffic import COLUMNS, ThreadCalls
+from tests.replay.made import thread, traffic
+
+COSTS = Costs(2_000, 3_000, 0.5, 0.25, (), (), ())
+
+
+def same_but(changed: ThreadCalls, made: ThreadCalls, *names: str) -> None:
+    """Require that only these columns changed."""
+    for name in COLUMNS:
+        if name not in names:
+            assert (getattr(changed, name) == getattr(made, name)).all(), name
+
+
+def test_out_of_band_leaves_a_small_head_to_pack_on_both_sides() -> None:
+    made = thread(4, server_ns=90_000, before_ns=50_000, after_ns=40_000, other_ns=1_000)
+    made = replace(made, recv_bytes=made.sent_bytes)
+    changed = out_of_band(made, COSTS)
+    same_but(changed, made, "before_ns", "after_ns", "server_ns")
+    assert changed.before_ns.tolist() == [50_000, 2_000, 50_000, 2_000], "small messages stay as they are"
+    assert changed.after_ns.tolist() == [40_000, 4_000, 40_000, 4_000]
+    assert (changed.server_ns[1::2] < 90_000).all()
+    assert (changed.server_ns[1::2] >= 5_000).all()
+
+
+def test_no_change_makes_unknown_work_known() -> None:
+    made = thread(4, server_ns=-1)
+    for change in (lambda each: out_of_band(each, COSTS), lambda each: half_precision(each, COSTS), fewer_calls,
+                   stay_on_one_side):  # fmt: skip
+        assert (change(made).server_ns == -1).all()
+
+
+def test_half_precision_halves_large_messages_and_pays_for_the_conversion() -> None:
+    made = thread(4, server_ns=0, before_ns=20_000, after_ns=4_000)
+    changed = half_precision(made, COSTS)
+    same_but(changed, made, "before_ns", "after_ns", "server_ns", "sent_bytes", "recv_bytes")
+    assert changed.sent_bytes.tolist() == [0, 50_000, 0, 50_000]
+    assert (changed.recv_bytes == made.recv_bytes).all(), "20 bytes are no array"
+    assert changed.before_ns.tolist() == [20_000, 10_000 + 50_000, 20_000, 10_000 + 50_000]
+    assert changed.server_ns.tolist() == [0, 25_000, 0, 25_000]
+
+
+def small(count: int) -> ThreadCalls:
+    made = thread(count, server_ns=1_000)
+    ten = np.full(count, 10)
+    return replace(made, method=np.zeros(count, np.int64), sent_bytes=ten, recv_bytes=2 * ten)
+
+
+def test_fewer_calls_keep_all_bytes_and_all_work_but_the_price_of_a_call() -> None:
+    made = small(250)
+    made.gap_ns[7] += 900_000
+    changed = fewer_calls(made)
+    assert len(changed.method) == 3
+    assert changed.sent_bytes.tolist() == [1_000, 1_000, 500]
+    for name in ("server_ns", "total_ns", "sent_bytes", "recv_bytes"):
+        assert getattr(changed, name).sum() == getattr(made, name).sum(), name
+    assert changed.before_ns.tolist() == [5_000, 5_000, 5_000], "once for each call"
+    assert changed.gap_ns.tolist() == [900_000, 10_000, 10_000], "the first call has no gap before it"
+
+
+def test_calls_of_several_methods_and_large_ones_are_not_merged() -> None:
+    made = thread(6)
+    assert len(fewer_calls(made).method) == 6
+
+
+def test_a_reply_that_is_sent_back_stays_where_it_is() -> None:
+    made = thread(4, server_ns=50_000)
+    made = replace(made, recv_bytes=np.array([100_000, 8, 8, 8]), sent_bytes=np.array([8, 110_000, 8, 300_000]))
+    changed = stay_on_one_side(made)
+    assert changed.recv_bytes.tolist() == [64, 8, 8, 8]
+    assert changed.sent_bytes.tolist() == [8, 10_064, 8, 300_000]
+
+
+def test_a_late_first_call_is_made_usual_and_is_not_the_servers() -> None:
+    made = thread(12, server_ns=50_000)
+    for name, late_ns in (("server_ns", 9_000_000), ("server_most_ns", 9_000_000), ("total_ns", 9_200_000)):
+        getattr(made, name)[0] = late_ns
+    assert usual_first_call(made).server_ns[0] == 50_000
+    assert without_own_work(made).server_ns[0] >= 9_000_000 - 50_000, "that is another remedy"
+    even = thread(12)
+    assert usual_first_call(even) is even
+
+
+def test_only_what_could_matter_is_tried() -> None:
+    idle = thread(server_ns=0, before_ns=0, after_ns=0, other_ns=0)
+    assert [each.key for each in what_ifs(traffic(idle), COSTS)] == ["half precision"]
+    keys = [each.key for each in what_ifs(traffic(small(60)), COSTS)]
+    assert "fewer calls" in keys
+    assert "half precision" not in keys
+
+
+@pytest.mark.parametrize(
+    ("time", "usual", "beyond", "expected"),
+    [(50, 100, 1.0, 50), (50, 60, 1.0, 90), (50, 60, 0.5, 70), (50, 200, 1.0, 25), (300, 200, 1.0, 150)],
+)
+def test_a_replay_is_read_beside_that_of_the_recorded_calls(
+    time: float, usual: float, beyond: float, expected: float
+) -> None:
+    """Recorded: 100. What the recording took beyond its replay stays with each call; a slower replay is scaled."""
+    assert _changed_ns(time, usual, 100, beyond) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("server_ns", "is_conditional"), [(150_000, False), (50_000, True)])
+def test_a_servers_work_is_a_remedy_only_where_it_is_most_of_the_time(server_ns: int, is_conditional: bool) -> None:
+    """Nobody knows how much of it can go: as a rank it would hide what is sure."""
+    made = traffic(thread(server_ns=server_ns, server_most_ns=server_ns))
+    (server,) = (each for each in what_ifs(made, COSTS) if each.key == "server")
+    assert bool(server.condition) is is_conditional
