@@ -35,6 +35,10 @@ _SAY_S = 0.1
 first for the connection to a writer that is there."""
 
 
+_LAST_WORDS_S = 1.0
+"""How long a worker that leaves tries to say what it has finished, and how long the writer waits for it."""
+
+
 class _Worker:
     """What the writer knows of a worker.
 
@@ -57,14 +61,17 @@ class _Worker:
         self.is_unsure = self.has_come = False
         self._said: memoryview | None = None
 
-    def learn(self) -> None:
+    def learn(self, patience_s: float = 0.0) -> None:
         """Read what it has said since the last time.
+
+        Args:
+            patience_s: how long to wait for more: what one said that has left may still be on its way.
 
         Raises:
             EndOfStream, PeerLost: it has left, or died.
         """
         while True:
-            once = map(self.finished.read, (0.0,))
+            once = map(self.finished.read, (patience_s,))
             try:
                 for self._said in once:  # kept whatever signals come, see fan_in.py
                     pass
@@ -229,7 +236,7 @@ class QueueWriter(Composed, Writer):
             return worker.give(task_id, message) if task_id is not None else worker._send(worker.next_number - 1)
         except PeerLost:
             with suppress(EndOfStream, PeerLost):
-                worker.learn()  # what it had finished before
+                worker.learn(_LAST_WORDS_S)  # what it had finished before
             self._lose(worker)
             return False
 
@@ -299,12 +306,13 @@ class QueueReader(Composed, Reader):
         waits = self._tasks.waits
         return waits if isinstance(waits, str) else None
 
-    def _say_now(self) -> None:
+    def _say_now(self, patience_s: float = 0.0) -> None:
         """Say how many it has finished, if it has not said so; next time, if there is no room or no writer yet."""
         if self._said_count != self._finished_count:
             is_connecting = self._said_count < 0 < self._finished_count
+            longest_s = max(patience_s, _SAY_S if is_connecting else 0.0)
             with suppress(TransportTimeout, PeerLost):  # after a death, what was handed over can still be read
-                self._finished.write(_NUMBER.pack(self._finished_count), _SAY_S if is_connecting else 0.0)
+                self._finished.write(_NUMBER.pack(self._finished_count), longest_s)
                 self._said_count = self._finished_count
 
     def read(self, timeout_s: float | None = None) -> memoryview:
@@ -385,4 +393,5 @@ class QueueReader(Composed, Reader):
             if not self._closed:
                 with suppress(TransportError):  # the writer is gone: there is nobody to tell
                     self.release()
+                    self._say_now(_LAST_WORDS_S)  # there is no next time
             self._closed = True

@@ -15,7 +15,7 @@ import struct
 import sys
 import threading
 from ast import literal_eval
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -252,9 +252,9 @@ class _Packer:
         return self._rarer(obj)
 
     def _rarer(self, obj: Any) -> Any:
-        for base in _BASES:
+        for base, plain in _BASES:
             if isinstance(obj, base):
-                return base(obj)
+                return plain(obj)
         torch = sys.modules.get("torch")
         if isinstance(obj, tuple):
             return self._extension(tuple(obj))
@@ -494,6 +494,9 @@ def _dtype_of(text: bytes) -> np.dtype[Any]:
 
 _BYTE = np.dtype(np.uint8)
 _END = b"\0"
-_BASES: tuple[type[Any], ...] = (str, bytes, int, float, dict, list)
-"""Subclasses of these travel as these."""
+_BASES: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
+    (str, str.__str__), (bytes, lambda obj: bytes.__getitem__(obj, slice(None))), (int, int.__int__),
+    (float, float.__float__), (dict, dict), (list, list),
+)  # fmt: skip
+"""Subclasses of these travel as these, with the value that they hold, whatever their own `__str__` and so on say."""
 _BYTES_TYPES = frozenset({bytes, bytearray})

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -218,6 +218,23 @@ for task in channel:
     assert refused
     assert not set(refused) & set(got)
     assert len(set(got)) == len(got)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_task_of_a_reader_that_closes_at_once_is_given_to_nobody_else(name: str, backend: str) -> None:
+    """What it said as it left came too late, or was never sent: the next readers did the same task again."""
+    code = f"import ipcbench\nwith ipcbench.connect({name!r}, role='reader', timeout_s=60) as c: print(c.recv(60))"
+    done, task = [], 0
+    with ipcbench.connect(name, backend, role="writer", pattern="queue", readers=8, depth=2) as writer:
+        for _ in range(5):
+            with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as reader:
+                assert reader.stdout is not None
+                while reader.poll() is None:
+                    task += 1
+                    with suppress(TransportTimeout):
+                        writer.send(task, 0.02)
+                done.append(int(reader.stdout.read()))
+    assert len(set(done)) == len(done), done
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

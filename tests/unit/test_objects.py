@@ -214,3 +214,23 @@ def test_an_object_that_cannot_be_looked_through_is_refused() -> None:
 
     with pytest.raises(EncodeError, match="evil"):
         pack({"a": Evil([1])})
+
+
+class Colour(str, enum.Enum):  # noqa: UP042 # a StrEnum is its value
+    """Whose `str` is not its value."""
+
+    RED = "red"
+
+
+class Odd(int):
+    def __int__(self) -> int:
+        return 9
+
+
+@pytest.mark.parametrize(("odd", "plain"), [(Colour.RED, "red"), (Odd(1), 1)])
+def test_a_subclass_travels_with_the_value_that_it_holds(odd: Any, plain: object) -> None:
+    """It was what its own `__str__` or `__int__` says: `Colour.RED`."""
+    for obj, expected in ((odd, plain), ([odd], [plain]), ({odd: odd}, {plain: plain})):
+        got = unpack(memoryview(b"".join(pack(obj).buffers)))
+        assert got == expected
+        assert repr(got) == repr(expected)
