@@ -56,8 +56,9 @@ _APART = (("trace", "model"), ("ladder", "write_trace"), ("ladder", "dtype"), ("
     --endpoint: whether it exists, and who listens; with --calls, also your own requests, one after another. With
     --model: the traffic of a model whose layers run on a server, from its config.json alone.
 
-    Exit codes: 0 done; 1 a call failed, an endpoint is not healthy, nothing shows what joins the processes or it is not
-    what the log says, or --fail-if holds; 2 bad input; 3 --fail-if asks for what the recording does not tell.""",
+    Exit codes: 0 done; 1 a call failed, an endpoint is not healthy, what joins the processes is not what the log says,
+    or --fail-if holds; 2 bad input; 3 what joins the processes, how an endpoint is, or what --fail-if asks for cannot
+    be told.""",
 )
 @click.argument("trace", metavar="[TRACE]", required=False, shell_complete=a_path("file"))
 @click.option("--pids", metavar="A[,B]", help="Processes: what joins them, or one and any other.")
@@ -157,8 +158,11 @@ def _require_sense(context: click.Context, given: dict[str, Any]) -> None:
     for name, other in _APART:
         if is_given[name] and is_given[other]:
             raise click.UsageError(f"{names[other]} does nothing beside {names[name]}", context)
+    for name, value in given.items():
+        if value == "" and is_given[name]:
+            raise ConfigError(names[name], value, "a value that is not empty")
     if not (given["trace"] or given["pids"] or given["endpoint"] or given["model"]):
-        raise ConfigError("TRACE", given["trace"] or "", _NOTHING)
+        raise ConfigError("TRACE", "", _NOTHING)
     _require_format(given)
 
 
@@ -303,8 +307,9 @@ def _links(job: _Job, printed: _Printed) -> int:
     fits = None if word is None else agrees(found, word)
     lines = [found.verdict, *found.notes, *([fits.text] if fits else [])]
     printed.add("links", links_fields(found, word, fits), "\n".join(lines))
-    is_right = found.state == "in use" and (fits is None or fits.answer != "contradicts")
-    return 0 if is_right else EXIT_FAILED
+    if fits is not None and fits.answer == "contradicts":
+        return EXIT_FAILED
+    return 0 if found.state == "in use" else EXIT_INCONCLUSIVE
 
 
 def _health(job: _Job, printed: _Printed) -> int:
@@ -315,7 +320,7 @@ def _health(job: _Job, printed: _Printed) -> int:
     found = health(job.given["endpoint"], next(iter(job.pids), None))
     lines = [f"{each.level}: {each.text}{f': {each.remedy}' if each.remedy else ''}" for each in found.findings]
     printed.add("endpoint", health_fields(found), "\n".join(lines))
-    return 0 if found.is_healthy else EXIT_FAILED
+    return {True: 0, False: EXIT_FAILED, None: EXIT_INCONCLUSIVE}[found.is_healthy]
 
 
 def _calls(job: _Job, printed: _Printed) -> int:

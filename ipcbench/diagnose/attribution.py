@@ -87,8 +87,10 @@ def attribute(traffic: Traffic, floor: LatencyTable | None) -> tuple[Attribution
 
 def _parts(thread: ThreadCalls, floor: LatencyTable | None) -> dict[str, FloatArray]:
     """Return each call's parts, and whether it was quicker than the floor."""
-    server, queue = np.maximum(thread.server_ns, 0), np.maximum(thread.queue_ns, 0)
-    away = np.maximum(thread.total_ns - thread.before_ns - thread.after_ns - server - queue, 0).astype(np.float64)
+    wait = np.maximum(thread.total_ns - thread.before_ns - thread.after_ns, 0)
+    queue = np.minimum(np.maximum(thread.queue_ns, 0), wait)
+    server = np.minimum(np.maximum(thread.server_ns, 0), wait - queue)  # what it does after its reply costs no call
+    away = (wait - queue - server).astype(np.float64)
     whole = floor_ns(thread, floor)
     taken = np.minimum(whole, away)
     fixed = np.minimum(0.0 if floor is None else 2 * floor.one_way_ns[0], taken)
@@ -104,7 +106,7 @@ def _parts(thread: ThreadCalls, floor: LatencyTable | None) -> dict[str, FloatAr
         "server": server.astype(np.float64),
         "unknown": np.where(is_known, 0.0, rest),
         "deserialize": (thread.after_ns - thread.other_ns).astype(np.float64),
-        "other": thread.other_ns + (thread.total_ns - client - server - queue - away),
+        "other": thread.other_ns + (thread.total_ns - client - wait),
         "quicker": whole > away,
     }
 

@@ -243,27 +243,32 @@ def _replayed(
     """Yield what each replayed change would bring to all traffic, of which a part was replayed.
 
     Over another transport, what the recorded one took beyond its floor is gone, unless threads waited for a core. With
-    any other change each call takes as much more than its replay as the recorded ones did.
+    any other change the recorded calls and their replay tell how much of a replay to believe.
     """
     known = {change.key: change for change in changes}
     known |= {RPC: known[OUT_OF_BAND]} if OUT_OF_BAND in known else {}
-    base = [max(threads) for threads in measured[BASE].threads_ns]
+    base = measured[BASE].threads_ns
     if not base:
         return
-    recorded_ns = float(part.recorded_ns if part.is_timed else np.median(base))
+    recorded_ns = float(part.recorded_ns if part.is_timed else np.median([max(threads) for threads in base]))
     times_all = traffic.recorded_ns / part.recorded_ns if part.is_timed else _moved_bytes(traffic) / _moved_bytes(part)
     lost_ns = _waited_ns(traffic) / times_all
     lost_ns = lost_ns if lost_ns >= _LEAST_WAIT * recorded_ns else 0.0
     for name, contender in contenders.items():
-        times = [max(threads) for threads in measured[name].threads_ns]
+        times = measured[name].threads_ns
         if name == BASE or not times:
             continue
-        if (name.startswith(TRANSPORT) or name == RPC) and part.server_known and part.is_timed:
-            ends = [time + lost_ns for time in times]
-        else:  # in the rounds that both have
+        pairs = zip(times, base, strict=False)  # of the rounds that both have
+        if part.server_known and part.is_timed:
+            is_moved = name.startswith(TRANSPORT) or name == RPC
+            ends = (
+                [max(threads) + lost_ns for threads in times]
+                if is_moved
+                else [_known_ns(contender.traffic, threads, part, usual) for threads, usual in pairs]
+            )
+        else:
             beyond = contender.traffic.calls_count / part.calls_count
-            pairs = zip(times, base, strict=False)
-            ends = [_changed_ns(time, usual, recorded_ns, beyond) for time, usual in pairs]
+            ends = [_changed_ns(max(threads), max(usual), recorded_ns, beyond) for threads, usual in pairs]
         if name == FIRST_CALL:  # which all of the traffic has once
             ends = [traffic.recorded_ns - recorded_ns + end for end in ends]
         else:
@@ -277,8 +282,36 @@ def _moved_bytes(traffic: Traffic) -> int:
     return max(1, sum(int((each.sent_bytes + each.recv_bytes).sum()) for each in traffic.threads))
 
 
+def _known_ns(changed: Traffic, times_ns: Sequence[int], recorded: Traffic, usual_ns: Sequence[int]) -> float:
+    """Return how long the slowest client would take after a change, where all work of both sides is known.
+
+    Work is as the change has it. The rest of its replay, which is transport, is scaled as the recorded calls' own rest
+    is to that of their replay in the same round: a program's calls cost more than a replay's. It adds no more than the
+    recorded calls took beyond their replay.
+
+    Args:
+        changed: the calls after the change.
+        times_ns: of its clients in the replay.
+        recorded: the calls before it.
+        usual_ns: of their clients in the replay.
+    """
+    ends = []
+    for thread, time_ns, before, before_ns in zip(changed.threads, times_ns, recorded.threads, usual_ns, strict=True):
+        was_rest_ns, rest_ns = before.recorded_ns - _work_ns(before), before_ns - _work_ns(before)
+        added_ns = np.inf
+        if rest_ns > 0:
+            added_ns = (max(0, was_rest_ns) / rest_ns - 1) * max(0, time_ns - _work_ns(thread))
+        ends.append(time_ns + min(added_ns, max(0, was_rest_ns - rest_ns)))
+    return max(ends)
+
+
+def _work_ns(thread: ThreadCalls) -> int:
+    return int((thread.gap_ns + thread.before_ns + thread.after_ns + thread.server_ns).sum())
+
+
 def _changed_ns(time_ns: float, usual_ns: float, recorded_ns: float, beyond: float) -> float:
-    """Return how long changed calls would take, from their replay and that of the recorded ones in the same round.
+    """Return how long changed calls would take, from their replay and that of the recorded ones in the same round,
+    where the server's work is not known: what the recording takes beyond its replay may be that, and stays.
 
     Args:
         time_ns: of the replay after the change.

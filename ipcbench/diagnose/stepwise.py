@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from traceback import format_exc
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -70,7 +71,8 @@ def _checked(calls: Any, where: str) -> list[tuple[str, Request]]:
         ConfigError: they have another form.
     """
     if not isinstance(calls, list | tuple) or not calls:
-        raise ConfigError("calls", where, _FORM)
+        what = f"{_FORM}; this `calls` is empty" if isinstance(calls, list | tuple) else _FORM
+        raise ConfigError("calls", where, what)
     for number, entry in enumerate(calls):
         pair = isinstance(entry, list | tuple) and len(entry) == 2
         if not (pair and isinstance(entry[0], str) and (_is_bytes(entry[1]) or callable(entry[1]))):
@@ -126,6 +128,8 @@ def _step(server: Socket[bytes], name: str, request: Request, framing: Framing, 
         message = _made(name, request)
     except ConfigError as error:
         return Step(name, None, None, None, str(error))
+    except Exception:  # whatever the user's function raises is the error that they look for
+        return Step(name, None, None, None, f"its function failed\n{format_exc().rstrip()}")
     sent_bytes = memoryview(message).nbytes
     start_ns = now_ns()
     try:
@@ -146,10 +150,10 @@ def _made(name: str, request: Request) -> bytes:
     """Return the request, as its function makes it.
 
     Raises:
-        ConfigError: the function fails, or returns something else.
+        ConfigError: the function returns something else.
+        Exception: the function failed.
     """
-    with users_own("call", name, "a function that returns bytes"):
-        message = request() if callable(request) else request
+    message = request() if callable(request) else request
     if not _is_bytes(message):
         raise ConfigError("call", name, f"bytes; its function returned {type(message).__name__}")
     return message

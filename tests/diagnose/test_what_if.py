@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ipcbench.diagnose.costs import Costs
-from ipcbench.diagnose.diagnosis import _changed_ns
+from ipcbench.diagnose.diagnosis import _changed_ns, _known_ns
 from ipcbench.diagnose.what_if import (
     fewer_calls,
     half_precision,
@@ -117,6 +117,25 @@ def test_a_replay_is_read_beside_that_of_the_recorded_calls(
 ) -> None:
     """Recorded: 100. What the recording took beyond its replay stays with each call; a slower replay is scaled."""
     assert _changed_ns(time, usual, 100, beyond) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("usual_rest", "changed_rest", "expected_rest"),
+    [(200, 100, 150), (200, 200, 300), (600, 200, 100), (1, 100, 100 + 299), (-5, 100, 100 + 305), (300, 0, 0)],
+)
+def test_what_is_left_of_the_transport_keeps_its_share_of_what_the_recording_took_beyond_its_replay(
+    usual_rest: int, changed_rest: int, expected_rest: int
+) -> None:
+    """After the long waits for a slow server every call is slow; without them, a call costs less beyond a replay, too.
+
+    In µs; the recorded calls have 300 beyond all work.
+    """
+    before = traffic(thread(3, total_ns=160_000, before_ns=0, after_ns=0, other_ns=0, server_ns=60_000))
+    work_ns = before.recorded_ns - 300_000
+    changed = traffic(thread(3, before_ns=0, after_ns=0, other_ns=0, server_ns=10_000))
+    left_ns = work_ns - 3 * 50_000
+    took_ns = _known_ns(changed, [left_ns + 1000 * changed_rest], before, [work_ns + 1000 * usual_rest])
+    assert took_ns == pytest.approx(left_ns + 1000 * expected_rest)
 
 
 @pytest.mark.parametrize(("server_ns", "is_conditional"), [(150_000, False), (50_000, True)])

@@ -196,8 +196,8 @@ def test_an_unreadable_process_ends_in_a_traceback(shell: Shell) -> None:
         read_process(1)
     except Unreadable:
         done = shell("diagnose", "--pids", "1")
-        assert (done.returncode, done.stderr) == (1, "")
-        assert re.fullmatch(r"cannot tell: process 1 .* cannot be read by user \d+; run this as .*\n", done.stdout)
+        assert (done.returncode, done.stderr) == (3, "")
+        assert re.fullmatch(r"cannot tell: process 1 .* cannot be read by user \d+; run this .*\n", done.stdout)
     else:
         pytest.skip("this user may read every process")
 
@@ -212,6 +212,18 @@ def test_a_dead_endpoint_passes_for_a_healthy_one(shell: Shell, server: str) -> 
     assert (dead.returncode, dead.stderr) == (1, "")
     assert line.startswith("problem: ")
     assert "start the server first" in line
+
+
+def test_an_endpoint_of_another_host_passes_for_a_healthy_one(shell: Shell) -> None:
+    done = shell("diagnose", "--endpoint", "tcp://192.0.2.1:5555", "--format", "json")  # RFC 5737: of no host
+    assert (done.returncode, json.loads(done.stdout)["is_healthy"]) == (3, None)
+
+
+def test_an_empty_option_is_taken_for_one_that_is_not_there(shell: Shell) -> None:
+    done = shell("diagnose", "--endpoint", "")
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2
+    assert "--endpoint" in line
 
 
 def test_requests_are_not_sent_or_the_first_failure_is_passed_over(prepared: Shell, server: str) -> None:

@@ -62,9 +62,10 @@ class Health:
     """All that was looked at."""
 
     @property
-    def is_healthy(self) -> bool:
-        """Whether no finding is a problem."""
-        return all(finding.level != "problem" for finding in self.findings)
+    def is_healthy(self) -> bool | None:
+        """Whether all findings are `ok`; False if one is a problem; None if none is, and something is not known."""
+        levels = {finding.level for finding in self.findings}
+        return False if "problem" in levels else None if "unknown" in levels else True
 
 
 class _Look:

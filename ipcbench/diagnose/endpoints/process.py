@@ -230,7 +230,9 @@ def _refused(pid: int) -> str:
         owner = f"user {os.stat(f'/proc/{pid}').st_uid}"
     except OSError:
         owner = "another user"
-    return f"process {pid} ({owner}) cannot be read by user {os.geteuid()}; run this as its user, or as root"
+    who = os.geteuid()
+    remedy = "run this as its user, or as root" if who else "run this where root may (outside of a container)"
+    return f"process {pid} ({owner}) cannot be read by user {who}; {remedy}"
 
 
 def _status(pid: int) -> tuple[str, int, int]:
