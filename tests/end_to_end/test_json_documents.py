@@ -132,7 +132,10 @@ COMMANDS = {
         f"diagnose --pids {os.getpid()} --format json",
         f"diagnose v1.log --pids {os.getpid()},{os.getpid()} --rounds 1 --quiet --format json",
     ],
-    "endpoint": [f"diagnose --endpoint {SERVER} --format json"],
+    "endpoint": [
+        f"diagnose --endpoint {SERVER} --format json",
+        "diagnose --endpoint tcp://192.0.2.1:5555 --format json",  # RFC 5737: of no host
+    ],
     "requests": [f"diagnose --endpoint {SERVER} --calls calls.py --format json"],
 }
 """Kind → command lines whose output is such a document, or a list with it."""
