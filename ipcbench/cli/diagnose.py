@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _MOST_DIGITS = 10
 """Of a process's number."""
+_MOST_BUDGET_S = 7 * 24 * 3600
 _NOTHING = "a TRACE or log, --pids, --endpoint or --model"
 _DIAGNOSIS = "a TRACE, or --model without --ladder and --write-trace"
 _BESIDE: Mapping[str, tuple[str, ...]] = {
@@ -70,7 +71,11 @@ _APART = (("trace", "model"), ("ladder", "write_trace"), ("ladder", "dtype"), ("
 )
 @click.option("--framing", type=Choice(["req", "dealer"]), default="req", show_default=True, help="Of these calls.")
 @click.option(
-    "--timeout", default="5s", show_default=True, metavar="TIME", help="Longest wait for each of these calls."
+    "--timeout",
+    default="5s",
+    show_default=True,
+    metavar="TIME",
+    help="Longest wait for the reply to each of them.",
 )
 @click.option("--model", metavar="NAME", help="Preset such as llama-3.2-1b, or a config.json.")
 @click.option("--seq", type=int, default=1024, show_default=True, metavar="N", help="With --model: tokens.")
@@ -162,7 +167,7 @@ def _require_sense(context: click.Context, given: dict[str, Any]) -> None:
         if value == "" and is_given[name]:
             raise ConfigError(names[name], value, "a value that is not empty")
     if not (given["trace"] or given["pids"] or given["endpoint"] or given["model"]):
-        raise ConfigError("TRACE", "", _NOTHING)
+        raise click.UsageError(f"nothing to look at: name {_NOTHING}", context)
     _require_format(given)
 
 
@@ -201,6 +206,9 @@ class _Job:
         self.calls = _requests(given["calls_path"]) if given["calls_path"] else []
         self.timeout_s = parse_duration_s(given["timeout"], "--timeout")
         self.budget_s = parse_duration_s(given["budget"], "--budget")
+        if not 1 <= self.budget_s <= _MOST_BUDGET_S:
+            raise ConfigError("--budget", given["budget"], "1s to 7 days")
+        require_range("--rounds", given["rounds"], 1, 10_000)
         require_range("--seq", given["seq"], 1, MOST_TOKENS)
         self.model = _model(given["model"]) if given["model"] else None
         self.traffic = _traffic(given["trace"]) if given["trace"] else None
@@ -256,15 +264,18 @@ def _traffic(trace: str) -> Traffic:
 def _gate(fail_if: str) -> tuple[str, float]:
     """Return the part of the time that must not be larger, and the percentage."""
     from ipcbench.diagnose.attribution import PARTS
+    from ipcbench.diagnose.words import word
 
+    shown = {word(part, "en"): part for part in PARTS}
     name, _, limit = fail_if.partition(">")
+    name = shown.get(name.strip(), name.strip())
     try:
         percent = float(limit.strip().rstrip("%"))
     except ValueError:
         percent = -1.0
-    if name.strip() not in PARTS or not 0 <= percent <= 100:
-        raise ConfigError("--fail-if", fail_if, f"PART>PERCENT, as in server>50, where PART is {', '.join(PARTS)}")
-    return name.strip(), percent
+    if name not in PARTS or not 0 <= percent <= 100:
+        raise ConfigError("--fail-if", fail_if, f"PART>PERCENT, as in server>50, where PART is {', '.join(shown)}")
+    return name, percent
 
 
 @dataclass(slots=True)
@@ -405,10 +416,8 @@ def _diagnosis(job: _Job, printed: _Printed) -> int:
         from ipcbench.diagnose.page.page import diagnosis_html
 
         write_page(diagnosis_html(made, _this_command(), job.language, job.before), job.given["html"])
-    elif job.before is None:
-        printed.write(render.FORMS[printed.form](made, job.language))
     else:
-        printed.write(render.WITH_BEFORE[printed.form](made, job.before, job.language))
+        printed.write(render.FORMS[printed.form](made, job.language, job.before))
     return 0 if job.gate is None else _judged(made, *job.gate)
 
 
@@ -431,8 +440,11 @@ def _judged(made: Diagnosis, part: str, percent: float) -> int:
 
 def _bounds(every: Attribution, part: str, made: Diagnosis) -> tuple[float, float]:
     """Return the least and the most that a part of the time is, %: what is unknown may belong to it."""
+    from ipcbench.diagnose.attribution import AWAY
+
     least = 100 * every.share(part)
-    has_floor = any(floor.backend == made.source for floor in made.floors)
-    if part in {"server", "queue", "excess"} or (part in {"fixed", "bytes"} and not has_floor):
+    if part in {"server", "queue", "excess"} and not made.traffic.server_known:
+        return least, 100 * every.share(*AWAY)  # no floor measured now proves how little the server did then
+    if part in {"fixed", "bytes"} and not any(floor.backend == made.source for floor in made.floors):
         return least, least + 100 * every.share("unknown")
     return least, least

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -101,6 +102,8 @@ def require_page(target: str) -> None:
     path = Path(target)
     if path.exists() and not path.is_file():
         raise ConfigError("--html", target, "the path of a file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise ConfigError("--html", target, "a file in a folder that exists, and that this user may write into")
     try:
         import jinja2  # noqa: F401
     except ModuleNotFoundError as error:

@@ -26,6 +26,9 @@ PARTS: Final = ("serialize", "fixed", "bytes", "excess", "queue", "server", "unk
 the floor; the request waits for the server; the server works; what may be any of these; the client unpacks; outside all
 stages."""
 
+AWAY: Final = ("fixed", "bytes", "excess", "queue", "server", "unknown")
+"""Those between the request and its reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class Attribution:

@@ -15,6 +15,7 @@ import numpy as np
 from ipcbench.diagnose.attribution import Attribution, attribute, floors_ns
 from ipcbench.diagnose.costs import Costs, measure_costs
 from ipcbench.diagnose.what_if import WhatIf, what_ifs
+from ipcbench.errors import ConfigError
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
 from ipcbench.replay.run import Contender, Measured, Replays, Request, Say, require_some, select, share_ns
 from ipcbench.replay.traffic import ThreadCalls, Traffic
@@ -148,6 +149,8 @@ def diagnose(traffic: Traffic, request: Request, sample: Path | None = None, say
         TrialError: every replay failed.
         StoreError: the sample cannot be read.
     """
+    if traffic.is_timed and not traffic.recorded_ns:
+        raise ConfigError("TRACE", traffic.source, "calls that took time; all of these took none")
     source = request.source or USUAL_SOURCE
     request = replace(request, source=source)
     backends, skipped = select(request, traffic.largest_bytes)
@@ -193,7 +196,8 @@ def _part(traffic: Traffic, longest_ns: float) -> Traffic:
         max(_LEAST_CALLS, int(np.searchsorted(np.cumsum(thread.sent_bytes + thread.recv_bytes), _MOST_BYTES)))
         for thread in part.threads
     ]
-    return replace(part, threads=tuple(map(ThreadCalls.first, part.threads, counts)))
+    chosen = replace(part, threads=tuple(map(ThreadCalls.first, part.threads, counts)))
+    return chosen if chosen.recorded_ns or not traffic.is_timed else traffic
 
 
 def _sizes(traffic: Traffic) -> list[int]:
@@ -208,13 +212,13 @@ def _contenders(
 ) -> dict[str, Contender]:
     """Return all that takes turns, by name: the calls as recorded first."""
     found = {BASE: Contender(source, part)}
-    found |= {f"{TRANSPORT}{name}": Contender(name, part) for name in backends if name != source}
+    found |= {f"{TRANSPORT}{name}": Contender(name, part, importance=1) for name in backends if name != source}
     for change in what_ifs(part, costs):
         if any(change.key == each.key for each in changes):
-            is_optional = bool(change.condition)
-            found[change.key] = Contender(source, change.traffic, is_calibrated=False, is_optional=is_optional)
+            importance = 0 if change.condition else 1
+            found[change.key] = Contender(source, change.traffic, is_calibrated=False, importance=importance)
         if change.key == OUT_OF_BAND and RPC_BACKEND in backends:
-            found[RPC] = Contender(RPC_BACKEND, change.traffic, is_calibrated=False)
+            found[RPC] = Contender(RPC_BACKEND, change.traffic, is_calibrated=False, importance=1)
     return found
 
 

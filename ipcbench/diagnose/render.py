@@ -47,7 +47,8 @@ def remedy_table(diagnosis: Diagnosis, chosen: Sequence[Remedy], title: str, lan
     for remedy in chosen:
         name, _ = remedy_words(remedy.key, language)
         total = format_duration_ns(remedy.predicted_ns.estimate)
-        rounds = f"{remedy.rounds_count} {word('rounds head', language)}"
+        rounds = word("round head" if remedy.rounds_count == 1 else "rounds head", language)
+        rounds = rounds.format(count=remedy.rounds_count)
         basis = rounds if remedy.backend else word("recording", language)
         rows.append((name, total, gain_words(remedy), basis))
     return Table(title, make_columns(heads), tuple(rows))
@@ -186,13 +187,17 @@ def conditional(diagnosis: Diagnosis) -> list[Remedy]:
 
 def unhelpful(diagnosis: Diagnosis) -> list[Remedy]:
     """Return the remedies that do not clearly help, whatever holds."""
-    return [each for each in diagnosis.others if not replace(each, condition="").helps]
+    return [each for each in diagnosis.others if each.is_sure and not replace(each, condition="").helps]
 
 
-def answers(diagnosis: Diagnosis, language: Language) -> Iterator[str]:
-    """Yield what to change for each remedy, and what is only known within bounds."""
-    yield from (each.text for each in changes(diagnosis, (*diagnosis.remedies, *conditional(diagnosis)), language))
-    yield from bounds(diagnosis, language)
+def unsure(diagnosis: Diagnosis) -> list[Remedy]:
+    """Return the remedies that were replayed too few times to tell whether they help."""
+    return [each for each in diagnosis.others if not each.is_sure]
+
+
+def nothing_helps(diagnosis: Diagnosis, language: Language) -> str:
+    """Return that nothing helps, or, if nothing was replayed often enough, that this is not known."""
+    return word("nothing helps" if any(each.is_sure for each in diagnosis.others) else "nothing known", language)
 
 
 def changes(diagnosis: Diagnosis, chosen: Sequence[Remedy], language: Language) -> Iterator[Change]:
@@ -212,7 +217,7 @@ def bounds(diagnosis: Diagnosis, language: Language) -> Iterator[str]:
     say = partial(_say, language=language)
     every = diagnosis.attributions[0] if diagnosis.attributions else None
     if every is not None and not diagnosis.traffic.server_known:
-        for remedy in (*diagnosis.remedies, *diagnosis.others):
+        for remedy in (each for each in (*diagnosis.remedies, *diagnosis.others) if each.is_sure):
             floor = next((each for each in diagnosis.floors if f"{TRANSPORT}{each.backend}" == remedy.key), None)
             if floor is not None:
                 away = sum(every.parts_ns[part] for part in ("fixed", "bytes", "unknown", "excess", "queue"))
@@ -234,22 +239,22 @@ def _how(diagnosis: Diagnosis, remedy: Remedy) -> str:
     return shell_command("ipcbench", "replay", diagnosis.traffic.source, "--backends", remedy.backend, *more)
 
 
-def tables(diagnosis: Diagnosis, language: Language) -> Iterator[tuple[Table, tuple[str, ...]]]:
-    """Yield the tables, each with the lines under it."""
+def tables(diagnosis: Diagnosis, language: Language, before: Traffic | None) -> Iterator[tuple[Table, tuple[str, ...]]]:
+    """Yield the tables, each with the lines under it; the comparison with the calls before comes first."""
+    if before is not None:
+        table = against_table(diagnosis, before, language)
+        yield table, (compared(diagnosis, before, language), *table.remarks)
     if diagnosis.attributions:
         yield part_table(diagnosis, language), tuple(notes(diagnosis, language))
     say = partial(word, language=language)
     helping = remedy_table(diagnosis, diagnosis.remedies, say("remedies"), language)
-    yield (
-        helping,
-        tuple(answers(diagnosis, language))
-        if diagnosis.remedies
-        else (
-            say("nothing helps"),
-            *answers(diagnosis, language),
-        ),
-    )
-    for key, chosen in (("conditional", conditional(diagnosis)), ("others", unhelpful(diagnosis))):
+    nothing = () if diagnosis.remedies else (nothing_helps(diagnosis, language),)
+    what = (each.text for each in changes(diagnosis, diagnosis.remedies, language))
+    yield helping, (*nothing, *what, *bounds(diagnosis, language))
+    if chosen := conditional(diagnosis):
+        what = (each.text for each in changes(diagnosis, chosen, language))
+        yield remedy_table(diagnosis, chosen, say("conditional"), language), tuple(what)
+    for key, chosen in (("unsure", unsure(diagnosis)), ("others", unhelpful(diagnosis))):
         if chosen:
             yield remedy_table(diagnosis, chosen, say(key), language), ()
     if diagnosis.floors:
@@ -257,33 +262,29 @@ def tables(diagnosis: Diagnosis, language: Language) -> Iterator[tuple[Table, tu
     yield cost_table(diagnosis, language), ()
 
 
-def as_text(diagnosis: Diagnosis, language: Language = "en") -> str:
-    """Return the diagnosis for a terminal."""
+def as_text(diagnosis: Diagnosis, language: Language = "en", before: Traffic | None = None) -> str:
+    """Return the diagnosis for a terminal, beside the calls before if there are any."""
     lines = [_say("title", language=language, source=printable(diagnosis.traffic.source)), ""]
     lines += paragraphs([printable(line) for line in sentences(diagnosis, language)])
-    for table, below in tables(diagnosis, language):
+    for table, below in tables(diagnosis, language, before):
         lines += ["", table.title, "-" * len(table.title)]
         lines += aligned(table, indent="  ") if table.rows else []
         lines += paragraphs([printable(line) for line in below])
     return "\n".join(lines) + "\n"
 
 
-def as_markdown(diagnosis: Diagnosis, language: Language = "en") -> str:
-    """Return the diagnosis as Markdown."""
+def as_markdown(diagnosis: Diagnosis, language: Language = "en", before: Traffic | None = None) -> str:
+    """Return the diagnosis as Markdown, beside the calls before if there are any."""
     title = _say("title", language=language, source=escape(printable(diagnosis.traffic.source)))
     parts = [f"# {title}", bullets(map(printable, sentences(diagnosis, language)))]
-    for table, below in tables(diagnosis, language):
+    for table, below in tables(diagnosis, language, before):
         parts += [f"## {table.title}", *([markdown_table(table)] if table.rows else [])]
         parts += [bullets(map(printable, below))] if below else []
     return "\n\n".join(parts) + "\n"
 
 
-def as_json(diagnosis: Diagnosis, language: Language = "en") -> str:
+def as_json(diagnosis: Diagnosis, language: Language = "en", before: Traffic | None = None) -> str:
     """Return all figures as a JSON object; times in ns. The language makes no difference."""
-    return _json(diagnosis, None)
-
-
-def _json(diagnosis: Diagnosis, before: Traffic | None) -> str:
     traffic = diagnosis.traffic
     is_known = traffic.server_known
     values: dict[str, Any] = {
@@ -303,7 +304,16 @@ def _json(diagnosis: Diagnosis, before: Traffic | None) -> str:
         "remarks": list(diagnosis.remarks),
         "failures": dict(diagnosis.failures),
     }
-    return document("diagnosis", values)
+    return document("diagnosis", _with_unknown_ends(values))
+
+
+def _with_unknown_ends(value: Any) -> Any:
+    """Return fields whose intervals have null for the ends that nobody knows."""
+    if isinstance(value, dict):
+        if value.keys() == {"estimate", "low", "high"} and value["low"] == value["high"]:
+            return {**value, "low": None, "high": None}
+        return {key: _with_unknown_ends(each) for key, each in value.items()}
+    return [_with_unknown_ends(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _attribution_fields(found: Attribution, server_known: bool) -> dict[str, Any]:
@@ -348,29 +358,24 @@ def _floor_fields(floor: Floor) -> dict[str, Any]:
     }
 
 
-def as_csv(diagnosis: Diagnosis, language: Language = "en") -> str:
-    """Return the remedies as CSV; times in ns."""
+def as_csv(diagnosis: Diagnosis, language: Language = "en", before: Traffic | None = None) -> str:
+    """Return the remedies as CSV; times in ns, ends of intervals empty where nobody knows them.
+
+    Language and calls before make no difference.
+    """
     rows = [_csv_row(each) for each in (*diagnosis.remedies, *diagnosis.others)]
     return csv_text(rows, _CSV_COLUMNS)
 
 
 def _csv_row(remedy: Remedy) -> dict[str, Any]:
     predicted, gain = remedy.predicted_ns, remedy.gain_ratio
+    ends = [round(predicted.low), round(predicted.high)], [f"{gain.low:.6f}", f"{gain.high:.6f}"]
+    known = ends if predicted.low < predicted.high else (["", ""], ["", ""])
     values = (
-        remedy.key, remedy.backend, remedy.helps, remedy.rounds_count,
-        *(round(each) for each in (predicted.estimate, predicted.low, predicted.high)),
-        *(f"{each:.6f}" for each in (gain.estimate, gain.low, gain.high)), remedy.note, remedy.condition,
+        remedy.key, remedy.backend, remedy.helps, remedy.rounds_count, round(predicted.estimate), *known[0],
+        f"{gain.estimate:.6f}", *known[1], remedy.note, remedy.condition,
     )  # fmt: skip
     return dict(zip(_CSV_COLUMNS, values, strict=True))
-
-
-FORMS: dict[str, Callable[[Diagnosis, Language], str]] = {
-    "text": as_text,
-    "markdown": as_markdown,
-    "json": as_json,
-    "csv": as_csv,
-}
-"""Name of a format → what writes it."""
 
 
 def _attributed(diagnosis: Diagnosis, before: Traffic) -> tuple[Attribution, str, bool]:
@@ -399,21 +404,25 @@ def against_table(diagnosis: Diagnosis, before: Traffic, language: Language) -> 
     return Table(title, make_columns(heads), tuple(rows), remarks=remarks)
 
 
-def _text_with_before(diagnosis: Diagnosis, before: Traffic, language: Language) -> str:
-    table = against_table(diagnosis, before, language)
-    lines = ["", table.title, "-" * len(table.title), *aligned(table, indent="  "), *paragraphs(table.remarks)]
-    return as_text(diagnosis, language) + "\n".join(lines) + "\n"
+def compared(diagnosis: Diagnosis, before: Traffic, language: Language) -> str:
+    """Return in a sentence how long a call takes now, beside before."""
+    then, now = (
+        each.total_ns / each.calls_count for each in (_attributed(diagnosis, before)[0], diagnosis.attributions[0])
+    )
+    return _say(
+        "compared",
+        language=language,
+        times=format_significant(now / then) if then else NOT_MEASURED,
+        source=printable(before.source),
+        before=format_duration_ns(then),
+        now=format_duration_ns(now),
+    )
 
 
-def _markdown_with_before(diagnosis: Diagnosis, before: Traffic, language: Language) -> str:
-    table = against_table(diagnosis, before, language)
-    parts = [as_markdown(diagnosis, language).rstrip("\n"), f"## {escape(table.title)}", markdown_table(table)]
-    return "\n\n".join([*parts, bullets(table.remarks)]) + "\n"
-
-
-WITH_BEFORE: dict[str, Callable[[Diagnosis, Traffic, Language], str]] = {
-    "text": _text_with_before,
-    "markdown": _markdown_with_before,
-    "json": lambda diagnosis, before, _: _json(diagnosis, before),
+FORMS: dict[str, Callable[[Diagnosis, Language, Traffic | None], str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "json": as_json,
+    "csv": as_csv,
 }
-"""Name of a format → what writes it, beside the calls before."""
+"""Name of a format → what writes it."""

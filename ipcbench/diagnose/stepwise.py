@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from traceback import format_exc
@@ -59,7 +59,7 @@ def load_calls(path: Path) -> list[tuple[str, Request]]:
         sys.path.append(folder)  # last, so that nothing there hides a package
     module = ModuleType(path.stem)
     module.__file__ = str(path)
-    with users_own("calls", str(path), "a Python file that can be run"):
+    with users_own("calls", str(path), "a Python file that can be run"), redirect_stdout(sys.stderr):
         exec(compile(source, path, "exec"), module.__dict__)  # noqa: S102 - the user's own code, which they name
     return _checked(getattr(module, "calls", None), str(path))
 
@@ -128,7 +128,9 @@ def _step(server: Socket[bytes], name: str, request: Request, framing: Framing, 
         message = _made(name, request)
     except ConfigError as error:
         return Step(name, None, None, None, str(error))
-    except Exception:  # whatever the user's function raises is the error that they look for
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever the user's function raises is the error that they look for
         return Step(name, None, None, None, f"its function failed\n{format_exc().rstrip()}")
     sent_bytes = memoryview(message).nbytes
     start_ns = now_ns()
@@ -151,9 +153,10 @@ def _made(name: str, request: Request) -> bytes:
 
     Raises:
         ConfigError: the function returns something else.
-        Exception: the function failed.
+        BaseException: the function failed.
     """
-    message = request() if callable(request) else request
+    with redirect_stdout(sys.stderr):  # stdout is for results
+        message = request() if callable(request) else request
     if not _is_bytes(message):
         raise ConfigError("call", name, f"bytes; its function returned {type(message).__name__}")
     return message

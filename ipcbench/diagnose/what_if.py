@@ -52,7 +52,7 @@ def what_ifs(traffic: Traffic, costs: Costs) -> Iterator[WhatIf]:
     least_ns = _LEAST_SHARE * traffic.recorded_ns
     own_ns = max((int(_own_work(each).sum()) for each in traffic.threads), default=0) if traffic.server_known else 0
     if own_ns > least_ns:
-        change, what = _changed(traffic, without_own_work), "all of the server's own work is gone"
+        change, what = _changed(traffic, without_own_work), "all of the server's work but serialization is gone"
         is_most = own_ns > traffic.recorded_ns / 2
         yield WhatIf("server", change, what if is_most else "", "" if is_most else what)
     if any(_late_ns(each) > least_ns for each in traffic.threads):

@@ -26,8 +26,10 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "记录称传输方式为 {word}，以 {source} 代表。",
     ),
     "says nothing": (
-        "The recording does not say over what; {source} stands for it: name another with --recorded-over.",
-        "记录未说明传输方式，以 {source} 代表；可用 --recorded-over 指定。",
+        "The recording does not say over what; {source} stands for it. Name another with --recorded-over: zmq is "
+        "ZeroMQ over ipc://, zmq-tcp-insecure over tcp://, tcp plain TCP, pipe Unix sockets, shm shared memory.",
+        "记录未说明传输方式，以 {source} 代表。可用 --recorded-over 指定：zmq 为 ipc:// 的 ZeroMQ，zmq-tcp-insecure 为 tcp://，"
+        "tcp 为普通 TCP，pipe 为 Unix 套接字，shm 为共享内存。",
     ),
     "ipc already": (
         "It is local already: to switch to IPC is no remedy.",
@@ -35,8 +37,8 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     ),
     "first calls": ("The first {count:,} calls of each client are replayed.", "每个客户端仅重放前 {count:,} 次调用。"),
     "few": (
-        "With fewer than three rounds nothing is ranked: take a larger --budget.",
-        "不足三轮，不作排名：请增大 --budget。",
+        "With fewer than three rounds no replayed change is ranked: take a larger --budget.",
+        "不足三轮，重放的改动不作排名：请增大 --budget。",
     ),
     "where": ("Where the time went, % of the calls' time", "时间去向（占调用时间的 %）"),
     "method": ("method", "方法"),
@@ -72,10 +74,16 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "remedy": ("change", "改动"),
     "predicted": ("new total", "改后总时间"),
     "gain": ("saves % [95 %]", "节省 % [95 %]"),
-    "rounds head": ("rounds", "轮"),
+    "rounds head": ("{count} rounds", "{count} 轮"),
+    "round head": ("1 round", "1 轮"),
     "basis": ("from", "依据"),
     "recording": ("recording", "记录"),
     "nothing helps": ("Nothing that was tried clearly helps.", "所尝试的改动均无明确收益。"),
+    "nothing known": (
+        "Whether anything helps is not known: no change was replayed three times; take a larger --budget.",
+        "是否有效尚不可知：没有改动重放满三轮；请增大 --budget。",
+    ),
+    "unsure": ("What was replayed too few times to tell", "重放次数不足、无法判断的改动"),
     "conditional": ("What would help on a condition", "有条件有效的措施"),
     "others": ("What does not clearly help", "无明确收益的措施"),
     "what": ("What to change, and how to try it", "如何改动与尝试"),
@@ -108,6 +116,11 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "压缩：未知；请用 --sample 提供实际传输的字节。",
     ),
     "failed": ("{name} could not be measured: {reason}", "{name} 无法测量：{reason}"),
+    "compared": (
+        "A call takes {times} times as long as in {source}: {before} then, {now} now. Each is one recording, on the "
+        "machine as it was then.",
+        "每次调用的时间为 {source} 中的 {times} 倍：之前 {before}，现在 {now}。两者各为一次记录，取决于当时的机器状态。",
+    ),
     "against": ("Time of a call, beside that in {source}", "每次调用的时间，与 {source} 相比"),
     "floors apart": (
         "Floors, both measured now: over {before} before, over {now} now.",
@@ -161,6 +174,7 @@ PAGE: Final[dict[str, tuple[str, str]]] = {
     "section where": ("Where the time went", "时间去向"),
     "section help": ("What would help", "有效措施"),
     "section conditional": ("On a condition", "有条件有效"),
+    "section unsure": ("Too few rounds", "轮次不足"),
     "section others": ("No clear help", "无明确收益"),
     "section floors": ("Floors", "下限"),
     "section costs": ("Costs", "开销"),
@@ -283,7 +297,8 @@ REMEDIES: Final[dict[str, tuple[str, str, str, str]]] = {
 
 
 SAYINGS: Final = {
-    r"^all of the server's own work is gone$": "服务端自身的工作全部消除",
+    r"^all of the server's work but serialization is gone$": "服务端除序列化外的工作全部消除",
+    r"^([\d,]+) damaged lines or records are left out\.$": r"略去 \1 条损坏的行或记录。",
     r"^the server is taken to serialize as the client does$": "假定服务端的序列化与客户端相同",
     r"^([\d,]+) calls become one, with all work of the server$": r"\1 次调用合为一次，服务端的工作不变",
     r"^the messages are arrays of float32, and half of their digits are enough$": "消息为 float32 数组，且一半精度已足够",

@@ -136,6 +136,8 @@ def _make(source: str, state: _Reading) -> Traffic:
             f"{state.notes.damaged_count:,} of them damaged)"
         )
     remarks = [f"{count:,} {what}" for what, count in state.counts.items() if count]
+    if state.notes.damaged_count:
+        remarks.append(f"{state.notes.damaged_count:,} damaged lines or records are left out.")
     gaps_known = not state.unrecorded_count and state.has_begins
     if state.unrecorded_count:
         remarks.append(f"{state.unrecorded_count:,} calls have no record, so they are not replayed.")
@@ -189,7 +191,8 @@ def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int]
     else:
         state.has_begins = False
     sized = np.minimum(sent, recv) >= 0
-    sound = (total >= 0) & (np.maximum(sent, recv) <= _LARGEST_BYTES)
+    stages = np.concatenate([(batch.stage_ns >= UNKNOWN).all(axis=1) for batch in chosen])
+    sound = (total >= 0) & stages & (np.maximum(sent, recv) <= _LARGEST_BYTES)
     good = order[(~failed & sound & sized)[order]]
     state.counts["calls failed and are not replayed."] += int(failed.sum())
     state.counts["calls have impossible times or sizes, or more than 1 GiB, and are not replayed."] += int(

@@ -28,6 +28,7 @@ from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
 from ipcbench.replay.service import DEPTH, Columns, Service, back_to_back, by_pieces, columns_of, warm_up
 from ipcbench.replay.traffic import Traffic
 from ipcbench.spec import NAME_PREFIX, ChannelSpec, require_range
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.trace.readers.batch import Ints
 
 STALL_S = 10.0
@@ -96,14 +97,15 @@ class Contender:
 
     Attributes:
         is_calibrated: whether round trips of several sizes follow its calls.
-        is_optional: whether it is left out after the first round if otherwise not all rounds fit into the budget.
+        importance: what becomes of it after the first round if not all rounds fit into the budget: 0 is then left out,
+            1 only if not even as many rounds fit as a claim needs, 2 never.
         lists: the calls of each client, as the processes carry them out.
     """
 
     backend: str
     traffic: Traffic
     is_calibrated: bool = True
-    is_optional: bool = False
+    importance: int = 2
     lists: list[Columns] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -200,7 +202,7 @@ class Replays:
         ladder_bytes: Ints,
         say: Say = lambda _: None,
     ) -> None:
-        self._contenders = contenders
+        self._contenders = dict(contenders)
         self._measured = measured
         self._request = request
         self._ladder_bytes = ladder_bytes
@@ -222,20 +224,31 @@ class Replays:
             for index in range(self._request.rounds):
                 begun_s = time.monotonic()
                 left_s = self._request.budget_s - (begun_s - started_s)
-                if index == 1 and round_s * (self._request.rounds - 1) > left_s:
-                    round_s *= self._leave_out_optional()
+                if index == 1:
+                    round_s = self._leave_out_some(round_s, left_s)
                 if index and round_s > left_s:
                     self._say(f"the budget is spent after {index} of {self._request.rounds} rounds")
                     return
                 self._round(index, run_dir, switchboard)
                 round_s = time.monotonic() - begun_s
 
-    def _leave_out_optional(self) -> float:
-        """Leave out what need not be replayed again; return the share of the contenders that stay."""
-        kept = {name: each for name, each in self._contenders.items() if not each.is_optional}
-        share = len(kept) / len(self._contenders)
-        self._contenders = kept
-        return share
+    def _leave_out_some(self, round_s: float, left_s: float) -> float:
+        """Leave out what matters least until all rounds fit, or, of what matters more, until as many fit as a claim
+        needs: the slowest first, since a change that made the calls slow is no remedy. Return what a round then takes.
+        """
+        costs = {name: _START_S + max(self._measured[name].threads_ns[0], default=0) / 1e9 for name in self._contenders
+                 if self._measured[name].threads_ns}  # fmt: skip
+        every_s = sum(costs.values())
+        for importance, rounds in ((0, self._request.rounds), (1, min(self._request.rounds, MIN_CLAIM_ROUNDS))):
+            names = [name for name, each in self._contenders.items() if each.importance == importance and name in costs]
+            for name in sorted(names, key=lambda name: -costs[name]):
+                if round_s * (rounds - 1) <= left_s:
+                    break
+                round_s *= 1 - costs[name] / every_s
+                every_s -= costs[name]
+                del self._contenders[name]
+                self._say(f"{name}: left out of later rounds, for which the budget has no room")
+        return round_s
 
     def _round(self, index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
         names = [name for name in self._contenders if not self._measured[name].failure]

@@ -150,7 +150,7 @@ def strings(value: Any) -> Iterator[str]:
 def test_the_page_has_every_figure_of_the_tables(language: Language) -> None:
     diagnosis = made()
     cells = Visible(diagnosis_html(diagnosis, COMMAND, language)).cells
-    wanted = {cell for table, _ in tables(diagnosis, language) for row in table.rows for cell in row}
+    wanted = {cell for table, _ in tables(diagnosis, language, None) for row in table.rows for cell in row}
     assert wanted - {" ".join(cell.split()) for cell in cells} == set()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,16 @@ def test_no_server_is_waited_for_without_end(tmp_path: Path) -> None:
     for framing in ("req", "dealer"):
         (step,) = check_calls(f"ipc://{tmp_path}/none", [("one", b"x")], framing, 0.05)  # type: ignore[arg-type]
         assert "is a server there?" in (step.error or "")
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), asyncio.CancelledError(), GeneratorExit()])
+def test_a_request_that_ends_the_program_passes_for_success(tmp_path: Path, error: BaseException) -> None:
+    def request() -> bytes:
+        raise error
+
+    (step,) = check_calls(f"ipc://{tmp_path}/none", [("one", request), ("two", b"")])
+    assert type(error).__name__ in (step.error or "")
+    assert "in request" in (step.error or ""), "the whole error"
 
 
 def test_a_failing_request_ends_in_a_traceback(tmp_path: Path) -> None:

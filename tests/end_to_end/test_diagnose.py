@@ -20,7 +20,7 @@ from ipcbench.models import PRESETS
 from tests.diagnose.pairs import both, program, python
 from tests.end_to_end.shell import ROOT, Shell, interrupt
 from tests.end_to_end.test_readme import blocks, commands
-from tests.trace.logs import V1, head, v1_row
+from tests.trace.logs import V1, head, row, v1_row
 from tests.trace.made import both_sides
 
 LOG = head(V1) + "".join(v1_row(number) for number in range(1, 9))
@@ -32,6 +32,8 @@ FILES = {
     "empty.log": "",
     "damaged.log": "neither a head\nnor a row\n",
     "one-way.log": head(V1),
+    "zero.log": head(V1) + row(1, "Matmul", 0, 0, 0, 0, 0, 1024, 2048, 0),
+    "hurt.log": LOG.replace(" 2048.00", " 99e999", 1),
     "config.json": json.dumps(TINY_MODEL),
     "other.json": '{"model_type": "bert"}',
     "calls.py": CALLS,
@@ -60,7 +62,10 @@ SHORTER = {
 }
 """Beginning of a command of the guide → options that make it shorter."""
 REFUSED = {
-    "": ["TRACE", "--pids", "--endpoint", "--model"],
+    "": ["nothing to look at", "TRACE", "--pids", "--endpoint", "--model"],
+    "zero.log": ["zero.log", "took none"],
+    "good.log --budget 1ns": ["--budget", "'1ns'", "1s to 7 days"],
+    "good.log --html nowhere/page.html": ["--html", "a folder that exists"],
     "nowhere": ["nowhere: No such file"],
     "empty.log": ["empty.log", "no calls to replay"],
     "damaged.log": ["damaged.log", "no calls to replay"],
@@ -117,7 +122,7 @@ REFUSED = {
     "good.log --sample nowhere": ["nowhere: No such file"],
     "good.log --sample folder": ["folder: Is a directory"],
     "good.log --sample empty": ["empty is empty"],
-    "good.log --rounds 0": ["rounds"],
+    "good.log --rounds 0": ["--rounds"],
     "good.log --budget soon": ["--budget", "'soon'"],
     "good.log --format html": ["--format", "'html'"],
     "good.log --html folder": ["--html", "the path of a file"],
@@ -287,6 +292,8 @@ def test_an_unknown_part_is_zero_in_json(prepared: Shell) -> None:
         ("good.log", "serialize>50", 0, ""),
         ("good.log", "serialize>5%", 1, "serialize takes 10.0 % of the time, more than 5 %"),
         ("good.log", "server>1", 3, "is not known; record the server, too"),
+        ("good.log", "server>75", 3, "is not known; record the server, too"),
+        ("good.log", "beyond floor>1", 3, "is not known"),
         ("good.log", "server>99", 0, ""),
     ],
 )
@@ -295,6 +302,19 @@ def test_a_gate_ends_with_the_wrong_code(prepared: Shell, trace: str, gate: str,
     assert done.returncode == code, done.stderr
     assert words in done.stderr
     assert done.stderr.count("\n") == (code != 0)
+
+
+def test_what_a_user_prints_spoils_the_json(prepared: Shell, server: str) -> None:
+    (prepared.folder / "talks.py").write_text("print('read')\ncalls = [('a', lambda: print('made') or b'x')]\n")
+    done = prepared("diagnose", "--endpoint", server, "--calls", "talks.py", "--format", "json")
+    assert [document["format"] for document in json.loads(done.stdout)] == ["ipcbench endpoint", "ipcbench requests"]
+    assert "read\n" in done.stderr
+    assert "made\n" in done.stderr
+
+
+def test_damaged_lines_are_left_out_in_silence(prepared: Shell) -> None:
+    done = prepared("diagnose", "hurt.log", *QUICK)
+    assert "1 damaged lines or records are left out." in done.stdout
 
 
 def english(text: str) -> list[str]:

@@ -14,7 +14,7 @@ from ipcbench.processes.run_dir import RunDir
 from ipcbench.replay import render
 from ipcbench.replay.latency_table import ladder
 from ipcbench.replay.outcome import BackendOutcome, ReplayOutcome, conclude
-from ipcbench.replay.run import Measured, Replayed, Request, replay
+from ipcbench.replay.run import Contender, Measured, Replayed, Replays, Request, replay
 from ipcbench.replay.traffic import ThreadCalls
 from ipcbench.stats.estimates import Interval
 from tests.replay.made import thread, traffic
@@ -51,6 +51,21 @@ def test_two_clients_over_two_backends_leave_nothing_behind(tokens):
     (source,) = (backend for backend in outcome.backends if backend.name == "shm")
     assert source.gain_ratio == Interval(0.0, 0.0, 0.0)
     assert [resource for token in tokens for resource in find(token)] == []
+
+
+@pytest.mark.parametrize(
+    ("left_s", "rounds", "kept"),
+    [(300.0, 9, "abcde"), (100.0, 9, "abde"), (40.0, 9, "abde"), (20.0, 9, "ae"), (1.0, 9, "a"), (40.0, 2, "abcde")],
+)
+def test_a_budget_is_too_small_for_the_rounds_that_a_claim_needs(left_s: float, rounds: int, kept: str) -> None:
+    """Two rounds of everything say nothing; three of what is most promising do. A round took 20 s."""
+    times_s = {"a": 7, "b": 2, "c": 4, "d": 1, "e": 1}
+    importance = {"a": 2, "b": 1, "c": 0, "d": 1, "e": 1}
+    contenders = {name: Contender("shm", traffic(), importance=importance[name]) for name in times_s}
+    measured = {name: Measured(threads_ns=[[time_s * 10**9]]) for name, time_s in times_s.items()}
+    replays = Replays(contenders, measured, Request(("shm",), rounds=rounds), ladder(100))
+    replays._leave_out_some(20.0, left_s)
+    assert "".join(replays._contenders) == kept
 
 
 def test_three_clients_of_one_server_wait_for_one_another():

@@ -57,4 +57,14 @@ def test_times_of_calls_in_one_group_with_planned_ones_are_not_those_of_all(tmp_
 def test_nothing_is_left_of_a_trace_that_could_not_be_written(tmp_path: Path, no_space: None) -> None:
     with pytest.raises(StoreError, match=r"t-planned-0\.ipct: No space left on device; free blocks"):
         write_planned(tmp_path, "model", [("Matmul", 1, 2)])
+
+
+def test_folders_of_a_trace_that_could_not_be_written_stay(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("ipcbench.trace.record.planned.new_segment", full)
+    with pytest.raises(StoreError, match="No space left"):
+        write_planned(tmp_path / "one" / "two", "model", [("Matmul", 1, 2)])
+    assert list(tmp_path.iterdir()) == []
     assert [*tmp_path.iterdir()] == []

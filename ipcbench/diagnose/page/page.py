@@ -17,17 +17,20 @@ from ipcbench.diagnose.render import (
     against_table,
     bounds,
     changes,
+    compared,
     conditional,
     cost_table,
     floor_table,
     gain_words,
     interval_words,
     notes,
+    nothing_helps,
     part_table,
     percent,
     remedy_table,
     sentences,
     unhelpful,
+    unsure,
 )
 from ipcbench.diagnose.words import page_word, remedy_words, said, word
 from ipcbench.render.charts import ChartGroup
@@ -86,7 +89,7 @@ def diagnosis_html(diagnosis: Diagnosis, command: str, language: Language = "en"
     source = printable(diagnosis.traffic.source)
     name = Path(source).name or source
     return _page(
-        headline(diagnosis, language),
+        headline(diagnosis, language, before),
         list(_badges(diagnosis, language)),
         list(_parts(diagnosis, groups, before, language)),
         groups,
@@ -140,13 +143,16 @@ def _page(
     )
 
 
-def headline(diagnosis: Diagnosis, language: Language) -> Headline:
-    """Return the remedy that saves most, that nothing does, or what is unknown; then what was recorded."""
+def headline(diagnosis: Diagnosis, language: Language, before: Traffic | None = None) -> Headline:
+    """Return how the calls compare with those before, if there are any; the remedy that saves most, that nothing does,
+    or what is unknown; then what was recorded.
+    """
     say = partial(page_word, language=language)
     made = next(sentences(diagnosis, language))
     every = diagnosis.attributions[0] if diagnosis.attributions else None
     unknown = every.share("unknown") if every else 0.0
     rest = []
+    first = [] if before is None else [compared(diagnosis, before, language)]
     if diagnosis.remedies:
         best = diagnosis.remedies[0]
         name, _ = remedy_words(best.key, language)
@@ -160,11 +166,11 @@ def headline(diagnosis: Diagnosis, language: Language) -> Headline:
     elif unknown >= _LARGE_RATIO:
         lead = say("mostly unknown", share=percent(unknown))
     else:
-        lead = word("nothing helps", language)
+        lead = nothing_helps(diagnosis, language)
     if every:
         part = max(PARTS, key=lambda part: every.parts_ns[part])
         rest.append(say("largest", part=word(part, language), share=percent(every.share(part))))
-    return Headline(_joined([lead, *rest, made], language))
+    return Headline(_joined([*first, lead, *rest, made], language))
 
 
 def _joined(texts: Sequence[str], language: Language) -> str:
@@ -203,18 +209,19 @@ def _parts(
     diagnosis: Diagnosis, groups: Sequence[ChartGroup], before: Traffic | None, language: Language
 ) -> Iterator[Part]:
     say = partial(page_word, language=language)
-    if diagnosis.attributions:
-        lines = tuple(map(printable, notes(diagnosis, language)))
-        yield Part("where", say("section where"), part_table(diagnosis, language), lines=lines)
     if before is not None and diagnosis.attributions:
         table = against_table(diagnosis, before, language)
         yield Part("against", say("section against"), table, lines=table.remarks)
+    if diagnosis.attributions:
+        lines = tuple(map(printable, notes(diagnosis, language)))
+        yield Part("where", say("section where"), part_table(diagnosis, language), lines=lines)
     yield _help(diagnosis, language)
     if chosen := conditional(diagnosis):
         table = remedy_table(diagnosis, chosen, word("conditional", language), language)
         yield Part("conditional", say("section conditional"), table, tuple(changes(diagnosis, chosen, language)))
-    if chosen := unhelpful(diagnosis):
-        yield Part("others", say("section others"), remedy_table(diagnosis, chosen, word("others", language), language))
+    for key, chosen in (("unsure", unsure(diagnosis)), ("others", unhelpful(diagnosis))):
+        if chosen:
+            yield Part(key, say(f"section {key}"), remedy_table(diagnosis, chosen, word(key, language), language))
     if diagnosis.floors:
         place = next((number for number, group in enumerate(groups) if group.key == "floors"), 0)
         yield Part("floors", say("section floors"), floor_table(diagnosis, language), group=place)
@@ -233,7 +240,7 @@ def _help(diagnosis: Diagnosis, language: Language) -> Part:
         page_word("section help", language),
         replace(table, best_rows=frozenset({0})) if chosen else None,
         tuple(changes(diagnosis, chosen, language)),
-        lines if chosen else (word("nothing helps", language), *lines),
+        lines if chosen else (nothing_helps(diagnosis, language), *lines),
     )
 
 

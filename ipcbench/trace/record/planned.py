@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from zlib import crc32
 
@@ -44,8 +45,7 @@ def write_planned(folder: Path, service: str, calls: Sequence[PlannedCall]) -> P
         StoreError: there is a trace in the folder, or the file cannot be written; nothing is left behind then.
     """
     path = folder / f"{_STEM}{SEGMENT_SUFFIX}"
-    with as_store_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
+    with as_store_errors(path), _made(folder):
         if any(name.endswith((SEGMENT_SUFFIX, HISTOGRAMS_SUFFIX)) for name in os.listdir(folder)):
             raise StoreError(f"{folder}: holds a trace already; name a new folder, or remove this one")
         names = {name: number for number, name in enumerate(_names(calls), 1)}
@@ -55,6 +55,20 @@ def write_planned(folder: Path, service: str, calls: Sequence[PlannedCall]) -> P
         _fill(segment, names, calls)
         segment.close()
     return path
+
+
+@contextmanager
+def _made(folder: Path) -> Iterator[None]:
+    """Make a folder with those around it; remove what was made if the block fails."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        for each in missing:
+            with suppress(OSError):
+                each.rmdir()
+        raise
 
 
 def _names(calls: Iterable[PlannedCall]) -> Iterable[str]:
