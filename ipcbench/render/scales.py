@@ -53,7 +53,8 @@ def y_range(chart: Chart) -> AxisRange:
     if high / low < 2.0:
         middle = (low * high) ** 0.5
         low, high = middle / _FLAT_FACTOR, middle * _FLAT_FACTOR
-    margin = (high / low) ** 0.09 if any(series.marks == "points" for series in chart.series) else 1.12
+    is_marked = any(series.marks == "points" for series in chart.series)
+    margin = (high / low) ** 0.09 if is_marked else max(1.12, (high / low) ** 0.03)
     return AxisRange(low / margin, high * margin, log=True)
 
 

@@ -16,6 +16,7 @@ from ipcbench.stats.estimates import FloatArray
 from ipcbench.trace.readers.batch import UNKNOWN, Ints
 
 _SIZES = (16, 1024, 8192, 2**16, 2**18, 2**20, 2**22, 2**24)
+_NEARLY = 0.8
 _REPEATS = ((2**17, 24), (2**24, 8))
 _HUGE_REPEATS = 3
 """Round trips of each size: (below how many bytes, count)."""
@@ -51,8 +52,8 @@ class LatencyTable:
 
 
 def ladder(largest_bytes: int) -> Ints:
-    """Return the size of each round trip of a calibration, in order."""
-    sizes = [*(size for size in _SIZES if size < largest_bytes), largest_bytes]
+    """Return the size of each round trip of a calibration, in order; none nearly as large as the largest."""
+    sizes = [*(size for size in _SIZES if size < _NEARLY * largest_bytes), largest_bytes]
     repeats = [next((count for below, count in _REPEATS if size < below), _HUGE_REPEATS) for size in sizes]
     return np.repeat(np.array(sizes, dtype=np.int64), repeats)
 

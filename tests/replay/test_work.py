@@ -167,6 +167,7 @@ def test_the_table_is_straight_between_sizes_and_goes_on_beyond_them():
 
 def test_the_ladder_ends_with_the_largest_message():
     assert set(ladder(100).tolist()) == {16, 100}
+    assert set(ladder(2**20 + 100).tolist()) == {16, 1024, 8192, 2**16, 2**18, 2**20 + 100}, "two points at one place"
     assert max(ladder(0).tolist()) == 0
 
 
