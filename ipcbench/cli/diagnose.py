@@ -33,12 +33,13 @@ _MOST_DIGITS = 10
 _MOST_BUDGET_S = 7 * 24 * 3600
 _NOTHING = "a TRACE or log, --pids, --endpoint or --model"
 _DIAGNOSIS = "a TRACE, or --model without --ladder and --write-trace"
+_MEASURED = "a TRACE, or --model without --write-trace"
 _BESIDE: Mapping[str, tuple[str, ...]] = {
     "calls_path": ("endpoint",),
     **dict.fromkeys(("framing", "timeout"), ("calls_path",)),
     **dict.fromkeys(("seq", "write_trace", "ladder"), ("model",)),
     "full": ("ladder",),
-    **dict.fromkeys(("rounds", "budget", "lang", "html"), ("diagnosis", "ladder")),
+    **dict.fromkeys(("rounds", "budget", "lang", "html"), ("measured",)),
     **dict.fromkeys(("recorded_over", "backends", "sample"), ("diagnosis",)),
     **dict.fromkeys(("against", "fail_if"), ("trace",)),
     **dict.fromkeys(("dtype", "attention"), ("model",)),
@@ -153,9 +154,10 @@ def command(context: click.Context, /, **given: Any) -> int:
 def _require_sense(context: click.Context, given: dict[str, Any]) -> None:
     """Refuse options that would do nothing."""
     names = {param.name or "": "TRACE" if param.name == "trace" else param.opts[0] for param in context.command.params}
-    names["diagnosis"] = _DIAGNOSIS
+    names |= {"diagnosis": _DIAGNOSIS, "measured": _MEASURED}
     is_given = {name: context.get_parameter_source(name) is not ParameterSource.DEFAULT for name in given}
-    is_given["diagnosis"] = bool((given["trace"] or given["model"]) and not (given["ladder"] or given["write_trace"]))
+    is_given["measured"] = bool((given["trace"] or given["model"]) and not given["write_trace"])
+    is_given["diagnosis"] = is_given["measured"] and not given["ladder"]
     for name, others in _BESIDE.items():
         if is_given[name] and not any(is_given[other] for other in others):
             needed = " or ".join(names[other] for other in others)
