@@ -52,16 +52,18 @@ TCP_MEMORY = attribute(7, struct.pack("=9I", 1, 100, 2, 200, 0, 0, 0, 0, 0))
 
 
 def test_a_path_keeps_its_zero_or_a_peer_is_lost() -> None:
-    file = attribute(1, struct.pack("=II", 55, 66))
+    file = attribute(1, struct.pack("=II", 55, 254 << 20 | 3))
     data = b"before" + unix_reply(
         11, ESTABLISHED, attribute(0, b"/a/path\0"), file, attribute(2, struct.pack("=I", 12)), MEMORY
     )
-    assert parse_unix(data, 6, len(data)) == UnixSocket(11, ESTABLISHED, 12, "/a/path", 55, 200, 100)
+    assert parse_unix(data, 6, len(data)) == UnixSocket(
+        11, 1, ESTABLISHED, 12, "/a/path", 55, os.makedev(254, 3), False, 200, 100
+    )
 
 
 def test_an_abstract_name_is_cut_or_no_peer_becomes_inode_zero() -> None:
     data = unix_reply(11, LISTEN, attribute(0, b"\0name"), attribute(2, struct.pack("=I", 0)))
-    assert parse_unix(data, 0, len(data)) == UnixSocket(11, LISTEN, None, "@name", None, None, None)
+    assert parse_unix(data, 0, len(data)) == UnixSocket(11, 1, LISTEN, None, "@name", None, None, False, None, None)
 
 
 def test_bytes_sent_again_are_counted_twice_or_ports_are_swapped() -> None:

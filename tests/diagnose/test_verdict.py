@@ -19,6 +19,10 @@ INPUT = replace(PIPE, address="pipe without a name (standard input)", role="stan
 ERRORS = replace(OUTPUT, address="pipe without a name (standard error, standard input)")
 WATCH = replace(PIPE, role="watch")
 SEGMENT = Link("shared memory", "/dev/shm/x", 1, 2, ("shared memory 00:1b inode 7",))
+SHARED = replace(PIPE, role="shared", others=(7,))
+UNCOUNTED = replace(TCP, sent_bytes=None)
+ZMQ = replace(UNIX, library="ZeroMQ")
+OWN = replace(SEGMENT, address="/dev/shm/ipcb-x", library="ipcbench")
 BELL = Link("eventfd", "eventfd 4", 1, 2, ("eventfd 4",), "wake-up")
 
 
@@ -29,8 +33,23 @@ BELL = Link("eventfd", "eventfd 4", 1, 2, ("eventfd 4",), "wake-up")
         ([UNIX, UNIX], "in use: unix socket /a/socket ×2; evidence", [UNIX, UNIX]),
         ([UNIX, TCP], "cannot tell: unix socket /a/socket, tcp://127.0.0.1:80 join them", [UNIX, TCP]),
         ([UNIX, IDLE], "in use: unix socket", [UNIX]),
-        ([IDLE], "in use: tcp://127.0.0.1:80; evidence: TCP; process 1 has sent 0 B", [IDLE]),
-        ([SEGMENT, UNIX, BELL], "in use: shared memory /dev/shm/x; evidence", [SEGMENT]),
+        ([TCP], "in use: tcp://127.0.0.1:80; evidence: TCP; process 1 has sent 10 B and received 20 B", [TCP]),
+        ([IDLE], "cannot tell: tcp://127.0.0.1:80 has carried nothing yet", []),
+        ([IDLE, INPUT], "cannot tell: tcp://127.0.0.1:80 has carried nothing yet", []),
+        ([SEGMENT, BELL], "in use: shared memory /dev/shm/x; evidence", [SEGMENT]),
+        ([SEGMENT, IDLE], "in use: shared memory /dev/shm/x; evidence", [SEGMENT]),
+        ([SEGMENT, UNIX, BELL], "cannot tell: shared memory /dev/shm/x and unix socket", [SEGMENT, UNIX]),
+        ([SEGMENT, PIPE], "cannot tell: shared memory /dev/shm/x and pipe", [SEGMENT, PIPE]),
+        ([SEGMENT, SHARED], "cannot tell: shared memory /dev/shm/x and pipe", [SEGMENT, SHARED]),
+        ([SEGMENT, UNCOUNTED], "cannot tell: shared memory /dev/shm/x and tcp", [SEGMENT, UNCOUNTED]),
+        ([OWN, UNIX, BELL], "in use: shared memory /dev/shm/ipcb-x (ipcbench); evidence", [OWN]),
+        ([OWN, ZMQ], "cannot tell: shared memory /dev/shm/ipcb-x (ipcbench) and unix socket", [OWN, ZMQ]),
+        ([OWN, SEGMENT, UNIX], "cannot tell: shared memory", [OWN, SEGMENT, UNIX]),
+        ([SHARED], "cannot tell: pipe without a name is held by process 7, too: any of them may use it; let each", []),
+        ([SHARED, INPUT], "cannot tell: pipe without a name is held by process 7, too", []),
+        ([SHARED, IDLE], "cannot tell: pipe without a name is held by process 7, too", []),
+        ([SHARED, TCP], "in use: tcp://127.0.0.1:80", [TCP]),
+        ([replace(SEGMENT, role="untouched")], "cannot tell: shared memory /dev/shm/x is mapped in both, but", []),
         ([SEGMENT, TCP], "in use: shared memory", [SEGMENT]),
         ([SEGMENT, BUSY], "cannot tell: shared memory /dev/shm/x and tcp", [SEGMENT, BUSY]),
         ([replace(SEGMENT, role="untouched"), PIPE], "in use: pipe without a name", [PIPE]),
@@ -39,7 +58,7 @@ BELL = Link("eventfd", "eventfd 4", 1, 2, ("eventfd 4",), "wake-up")
         ([OUTPUT, INPUT], "in use: pipe", [OUTPUT, INPUT]),
         ([WATCH, WATCH, OUTPUT], "cannot tell: two pipes join them", []),
         ([BELL], "cannot tell: only wake-up channels join them (eventfd 4)", []),
-        ([], "cannot tell: nothing that the kernel shows joins them", []),
+        ([], "cannot tell: no socket pair, TCP connection, pipe or shared mapping joins them", []),
     ],
 )  # fmt: skip
 def test_a_verdict_is_wrong(links: list[Link], verdict: str, carriers: list[Link]) -> None:
@@ -63,6 +82,17 @@ def test_a_verdict_is_wrong(links: list[Link], verdict: str, carriers: list[Link
         ([TCP], "IPC", "contradicts"),
         ([UNIX, TCP], "TCP", "cannot tell"),
         ([UNIX, TCP], "shm", "contradicts"),
+        ([SEGMENT, UNIX], "shm", "cannot tell"),
+        ([SEGMENT, UNIX], "TCP", "contradicts"),
+        ([IDLE], "TCP", "cannot tell"),
+        ([IDLE], "shm", "cannot tell"),
+        ([SHARED], "TCP", "cannot tell"),
+        ([replace(SEGMENT, role="untouched")], "TCP", "cannot tell"),
+        ([UNIX], "inproc", "contradicts"),
+        ([UNIX, TCP], "inproc://", "contradicts"),
+        ([], "inproc", "cannot tell"),
+        ([UNIX], "IPC (ipc:///tmp/x)", "agrees"),
+        ([UNIX], "TCP (tcp://host:1)", "contradicts"),
         ([], "TCP", "cannot tell"),
         ([TCP], "?", "cannot tell"),
     ],

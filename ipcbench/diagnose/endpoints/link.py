@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["tcp", "unix", "pipe", "shared memory", "mapped file", "semaphore", "eventfd"]
-Role = Literal["data", "standard stream", "wake-up", "watch", "untouched", "inherited"]
+Role = Literal["data", "standard stream", "wake-up", "watch", "untouched", "shared"]
 """`data`: it can carry the messages. `standard stream`: a pipe or socket at descriptor 0, 1 or 2. `wake-up`: it only
 says "look again". `watch`: one of the two pipes by which multiprocessing notices the end of a process. `untouched`:
-memory that is mapped in both, and one of them has never looked into it. `inherited`: both may only have it from a fork,
-and another process holds it, too."""
+memory that is mapped in both, and one of them has never looked into it. `shared`: a third process holds an end of it,
+too, so that the data may pass between other processes than the two."""
 
 MEMORY: frozenset[Kind] = frozenset({"shared memory", "mapped file"})
 """Kinds through which bytes pass without a call of the kernel."""
@@ -40,6 +41,8 @@ class Link:
     """Payload that the first process has received."""
     rtt_us: int | None = None
     """Round-trip time as the kernel has measured it, TCP only."""
+    others: tuple[int, ...] = ()
+    """The third processes that hold an end of it, of those that this user may read; only if it is `shared`."""
 
     @property
     def carried_bytes(self) -> int | None:
@@ -52,3 +55,9 @@ class Link:
 def fds(descriptors: list[int]) -> str:
     """Return `fd 3` or `fds 3, 4`."""
     return f"fd{'s' * (len(descriptors) > 1)} {', '.join(map(str, descriptors))}"
+
+
+def processes(pids: Iterable[int]) -> str:
+    """Return `process 3`, or `processes 3, 4`."""
+    numbers = sorted(pids)
+    return f"process{'es' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"

@@ -14,6 +14,7 @@ from ipcbench.diagnose.endpoints.netlink import SocketList, TcpSocket, parse_pro
 from ipcbench.diagnose.endpoints.pipes import eventfd_links, pipe_links
 from ipcbench.diagnose.endpoints.process import (
     NAMESPACES,
+    Holders,
     Process,
     Unreadable,
     command_of,
@@ -73,7 +74,7 @@ def links(first: int, second: int | None = None) -> Links:
     try:
         one, two = read_process(first), read_process(second)
         (near, far), reasons = _socket_lists((one, two))
-        found, notes = _between(one, two, near, far)
+        found, notes = _between(one, two, near, far, Holders())
     except Unreadable as reason:
         return _unknown(first, second, str(reason))
     gone = [each.pid for each in (one, two) if not each.is_same()]
@@ -101,6 +102,8 @@ def _unknown(first: int, second: int | None, reason: str) -> Links:
 
 
 def _with_any(first: int) -> Links:
+    from ipcbench.trace.readers.batch import printable  # a name with a line break would look like two lines
+
     try:
         one = read_process(first)
     except Unreadable as reason:
@@ -112,9 +115,9 @@ def _with_any(first: int) -> Links:
                 others.append(read_process(pid))
     sockets, reasons = _socket_lists((one, *others))
     commands, every, carriers = {first: one.command}, list[Link](), list[Link]()
-    lines, states = list[str](), set[State]()
+    lines, states, holders = list[str](), set[State](), Holders()
     for index, other in enumerate(others, 1):
-        found, _ = _between(one, other, sockets[0], sockets[index])
+        found, _ = _between(one, other, sockets[0], sockets[index], holders)
         found = tuple(link for link in found if not (link.kind == "unix" and is_system(link.address)))
         if found:
             state, verdict, data = judge(found)
@@ -122,7 +125,7 @@ def _with_any(first: int) -> Links:
             carriers += data
             states.add(state)
             commands[other.pid] = other.command
-            lines.append(f"with process {other.pid} ({shortened(other.command)}): {verdict}")
+            lines.append(printable(f"with process {other.pid} ({shortened(other.command)}): {verdict}"))
     lines.sort(key=lambda line: "): in use" not in line)
     if not lines:
         nothing = f"nothing joins process {first} with another that user {os.geteuid()} may read"
@@ -172,13 +175,15 @@ def _of(process: Process, every: Sockets) -> Sockets:
     )
 
 
-def _between(one: Process, two: Process, near: Sockets, far: Sockets) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+def _between(
+    one: Process, two: Process, near: Sockets, far: Sockets, holders: Holders
+) -> tuple[tuple[Link, ...], tuple[str, ...]]:
     """Return what joins two processes, and notes."""
     found = [
         *memory_links(one, two),
-        *unix_links(one, two, near, far),
-        *tcp_links(one, two, near, far),
-        *pipe_links(one, two),
+        *unix_links(one, two, near, far, holders),
+        *tcp_links(one, two, near, far, holders),
+        *pipe_links(one, two, holders),
         *eventfd_links(one, two),
     ]
     notes = [f"both are connected to {server}" for server in common_servers(near, far)]

@@ -35,11 +35,12 @@ def memory_links(first: Process, second: Process) -> Iterator[Link]:
         if _NOTHING.search(path):
             continue
         sides = ((first, mine[key]), (second, others[key]))
-        if not any(_writes(process, maps) for process, maps in sides):
+        as_file = databases.get(path) == "data"
+        if not any(_writes(process, maps, as_file) for process, maps in sides):
             continue  # a library's tables, a cache
-        texts = [f"process {process.pid} maps it{_writes(process, maps) or ''}" for process, maps in sides]
+        texts = [f"process {process.pid} maps it{_writes(process, maps, as_file) or ''}" for process, maps in sides]
         kind, role = _kind(path, mine[key])
-        if databases.get(path) == "control":
+        if databases.get(path) == "control" or any(_is_sqlite_index(process, path) for process in (first, second)):
             role = "wake-up"  # its locks and cursors
         touched = [first.has_touched(key), second.has_touched(key)] if role == "data" else []
         for process, answer in zip((first, second), touched, strict=False):
@@ -62,14 +63,23 @@ def _size_bytes(maps: list[Mapping]) -> int:
     return sum(each.end - each.start for each in maps)
 
 
-def _writes(process: Process, maps: list[Mapping]) -> str | None:
-    """Return how a process can write what it maps, in words; None if it cannot."""
+def _writes(process: Process, maps: list[Mapping], as_file: bool) -> str | None:
+    """Return how a process can write what it maps, in words; None if it cannot.
+
+    Only LMDB maps its data to read it, and writes them as a file: others that have a file open write for other ends.
+    """
     if any(each.writable for each in maps):
         return " writable"
-    for each in process.descriptors:
+    for each in process.descriptors if as_file else ():
         if each.kind == "file" and each.writes and each.key[1] == maps[0].key[1] and each.target == maps[0].shown:
             return f", and writes it as a file (fd {each.fd})"
     return None
+
+
+def _is_sqlite_index(process: Process, path: str) -> bool:
+    """Return whether this is the index of a database of SQLite: its data and their log are open beside it."""
+    data = path.removesuffix("-shm")
+    return data != path and {data, f"{data}-wal"} <= {each.target for each in process.descriptors}
 
 
 def _kind(path: str, maps: list[Mapping]) -> tuple[Kind, Role]:

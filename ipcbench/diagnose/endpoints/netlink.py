@@ -28,7 +28,9 @@ _ATTRIBUTE = struct.Struct("=HH")  # bytes, type
 _UNIX_REQUEST = struct.Struct("=BBHIIIII")  # family, protocol, -, states, inode, what to show, cookie
 _UNIX_SHOWN: Final = 0x01 | 0x02 | 0x04 | 0x20  # name, file, peer, memory
 _UNIX_REPLY = struct.Struct("=BBBxI8x")  # family, type, state, inode, cookie
-_UNIX_NAME, _UNIX_FILE, _UNIX_PEER, _UNIX_MEMORY = 0, 1, 2, 5
+_UNIX_NAME, _UNIX_FILE, _UNIX_PEER, _UNIX_MEMORY, _UNIX_SHUTDOWN = 0, 1, 2, 5, 6
+_BOTH_WAYS: Final = b"\x03"
+_MINOR_BITS: Final = 20  # of a device's number inside the kernel
 _INET_REQUEST = struct.Struct("=BBBxI48x")  # family, protocol, what to show, states, any address
 _INET_SHOWN: Final = 1 << 1 | 1 << 6  # tcp_info, memory
 _INET_REPLY = struct.Struct("=BBxx2s2s16s16s12x12xII")  # family, state, ports, addresses, -, -, user, inode
@@ -47,6 +49,8 @@ class UnixSocket:
 
     inode: int
     """Its number, the one in /proc/PID/fd."""
+    type: int
+    """Kind, `socket.SOCK_STREAM` and the like."""
     state: int
     """`ESTABLISHED`, `LISTEN` or `CLOSED`."""
     peer: int | None
@@ -55,6 +59,10 @@ class UnixSocket:
     """Path, or `@` and an abstract name; None if it is bound to no name."""
     file: int | None
     """Inode of the socket's file."""
+    device: int | None
+    """Device on which that file lies, as `os.stat` gives it for most file systems."""
+    is_shut: bool
+    """Whether it is shut down in both directions."""
     send_buffer_bytes: int | None
     """Limit of what waits in it, as the kernel counts; None if it does not say."""
     receive_buffer_bytes: int | None
@@ -101,12 +109,14 @@ def attributes(data: bytes, start: int, end: int) -> dict[int, bytes]:
 
 def parse_unix(data: bytes, start: int, end: int) -> UnixSocket:
     """Return the socket of one reply, whose body lies from `start` to `end`."""
-    _, _, state, inode = _UNIX_REPLY.unpack_from(data, start)
+    _, kind, state, inode = _UNIX_REPLY.unpack_from(data, start)
     values = attributes(data, start + _UNIX_REPLY.size, end)
     peer = _number(values.get(_UNIX_PEER), 0)
     send, receive = _buffers(values.get(_UNIX_MEMORY))
-    return UnixSocket(inode, state, peer or None, _name(values.get(_UNIX_NAME)), _number(values.get(_UNIX_FILE), 0),
-                      send, receive)  # fmt: skip
+    file, device = (_number(values.get(_UNIX_FILE), at) for at in (0, 4))
+    return UnixSocket(inode, kind, state, peer or None, _name(values.get(_UNIX_NAME)), file,
+                      None if device is None else os.makedev(device >> _MINOR_BITS, device & (1 << _MINOR_BITS) - 1),
+                      values.get(_UNIX_SHUTDOWN) == _BOTH_WAYS, send, receive)  # fmt: skip
 
 
 def parse_tcp(data: bytes, start: int, end: int) -> TcpSocket:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ipcbench.diagnose.endpoints.link import Link, Role, fds
-from ipcbench.diagnose.endpoints.process import Descriptor, Key, Process, is_held_elsewhere
+from ipcbench.diagnose.endpoints.process import Descriptor, Holders, Key, Process
+from ipcbench.diagnose.endpoints.sharing import unless_shared
 
 _FORK_SERVER = "multiprocessing.forkserver"
 """In the command of every process that comes from such a server."""
 
 
-def pipe_links(first: Process, second: Process) -> Iterator[Link]:
+def pipe_links(first: Process, second: Process, holders: Holders) -> Iterator[Link]:
     """Yield a link for each pipe that one of the processes can write and the other can read."""
     shared = [key for key, held in first.by_key.items() if held[0].kind == "pipe" and key in second.by_key]
     watch = _watch_pipes(first, second, shared)
@@ -30,20 +31,17 @@ def pipe_links(first: Process, second: Process) -> Iterator[Link]:
         loop = both_ends and not any(p.is_blocking(s[0].fd) for p, s in ((first, mine), (second, others)))
         if loop and not named:
             continue  # what wakes an event loop, copied by a fork
-        inherited = not named and (both_ends or first.parent == second.parent)
-        inherited = inherited and is_held_elsewhere({mine[0].target}, {first.pid, second.pid})
-        role: Role = "wake-up" if loop else "watch" if key in watch else _role(mine, others, inherited=inherited)
+        role: Role = "wake-up" if loop else "watch" if key in watch else _role(mine, others)
         address = mine[0].target.removesuffix(" (deleted)") if named else _words(mine, others)
         more = ("both processes hold both ends",) if both_ends else ()
         kind = "named pipe" if named else "pipe"
-        yield Link("pipe", address, first.pid, second.pid,
-                   (*(f"{kind}, inode {key[1]}: {way}" for way in ways), *more), role)  # fmt: skip
+        link = Link("pipe", address, first.pid, second.pid,
+                    (*(f"{kind}, inode {key[1]}: {way}" for way in ways), *more), role)  # fmt: skip
+        yield link if role != "data" else unless_shared(link, holders, {key})
 
 
-def _role(mine: list[Descriptor], others: list[Descriptor], *, inherited: bool) -> Role:
-    if any(d.fd <= 2 for d in (*mine, *others)):
-        return "standard stream"
-    return "inherited" if inherited else "data"
+def _role(mine: list[Descriptor], others: list[Descriptor]) -> Role:
+    return "standard stream" if any(d.fd <= 2 for d in (*mine, *others)) else "data"
 
 
 def _words(mine: list[Descriptor], others: list[Descriptor]) -> str:

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Final, Literal
 
@@ -27,7 +28,13 @@ _PRESENT: Final = 0x80  # in the last byte of a page's entry
 _NON_BLOCKING: Final = os.O_NONBLOCK
 
 Key = tuple[int, int]
-"""Device and inode: what makes two descriptors the same thing."""
+"""Device and inode: what makes two descriptors the same thing. What has a number of its own in the kernel, and lies on
+no device that could be told from another, has one of the devices below."""
+EVENTFDS: Final = -1
+SOCKETS: Final = -2
+PIPES: Final = -3
+_NUMBERED: Final = re.compile(r"(socket|pipe):\[(\d+)\]")
+"""What a descriptor of such a thing leads to: it tells as much as a look at the thing itself, for less."""
 
 
 class Unreadable(Exception):
@@ -43,7 +50,7 @@ class Descriptor:
     kind: Literal["socket", "pipe", "eventfd", "file"]
     """`pipe` is a named one too."""
     key: Key
-    """What it leads to; of an eventfd its number in the kernel."""
+    """What it leads to; of a socket, a pipe without a name and an eventfd its number in the kernel."""
     reads: bool
     """Whether it is open for reading."""
     writes: bool
@@ -100,7 +107,7 @@ class Process:
 
     def sockets(self, inode: int) -> list[Descriptor]:
         """Return the descriptors of a socket."""
-        return [each for each in self.descriptors if each.kind == "socket" and each.key[1] == inode]
+        return self.by_key.get((SOCKETS, inode), [])
 
     def has_touched(self, key: tuple[str, int]) -> bool | None:
         """Return whether this process has a page of a mapping in its page table; None if the kernel does not say, or
@@ -171,19 +178,45 @@ def pids() -> list[int]:
 
 def holders(inodes: set[int]) -> dict[int, list[int]]:
     """Return inode of a socket → processes that hold it, of those that this user may read."""
-    wanted = {f"socket:[{inode}]": inode for inode in inodes}
-    found: dict[int, list[int]] = defaultdict(list)
-    for pid in pids():
-        for inode in {wanted[target] for target in _targets(pid) if target in wanted}:
-            found[inode].append(pid)
-    return dict(found)
+    every = Holders()
+    return {inode: found for inode in inodes if (found := every.of({(SOCKETS, inode)}))}
 
 
-def is_held_elsewhere(targets: set[str], besides: set[int]) -> bool:
-    """Return whether a process besides these holds what a descriptor leads to (`pipe:[5]`), of those that this user may
-    read.
+class Holders:
+    """Which processes hold a socket or a pipe, of those that this user may read; /proc is read once, when first
+    asked.
     """
-    return any(not targets.isdisjoint(_targets(pid)) for pid in pids() if pid not in besides)
+
+    def of(self, keys: set[Key]) -> list[int]:
+        """Return the processes that hold one of these."""
+        found = (self._numbered if key[0] in {SOCKETS, PIPES} else self._named for key in keys)
+        return sorted({pid for key, held in zip(keys, found, strict=True) for pid in held.get(key, ())})
+
+    @cached_property
+    def _numbered(self) -> dict[Key, set[int]]:
+        found: dict[Key, set[int]] = defaultdict(set)
+        for pid in pids():
+            for _, target in _targets(pid):
+                if match := _NUMBERED.fullmatch(target):
+                    found[_key(match)].add(pid)
+        return found
+
+    @cached_property
+    def _named(self) -> dict[Key, set[int]]:
+        """Return those of named pipes: a path may differ from process to process, so each is looked at."""
+        found: dict[Key, set[int]] = defaultdict(set)
+        for pid in pids():
+            for path, target in _targets(pid):
+                if target.startswith("/"):
+                    with suppress(OSError):  # it was closed meanwhile
+                        status = os.stat(path)
+                        if stat.S_ISFIFO(status.st_mode):
+                            found[status.st_dev, status.st_ino].add(pid)
+        return found
+
+
+def _key(match: re.Match[str]) -> Key:
+    return SOCKETS if match[1] == "socket" else PIPES, int(match[2])
 
 
 def mappers(device: int, inode: int) -> list[int]:
@@ -250,23 +283,35 @@ def _descriptors(pid: int) -> tuple[Descriptor, ...]:
     for name in sorted(os.listdir(folder), key=int):
         path = f"{folder}/{name}"
         try:
-            target, status, rights = os.readlink(path), os.stat(path), os.lstat(path).st_mode
+            target = os.readlink(path)
+            if target.startswith("socket:["):
+                found.append(Descriptor(int(name), "socket", (SOCKETS, int(target[8:-1])), True, True, target))
+                continue
+            seen = _look_at(pid, name, target)
+            rights = os.lstat(path).st_mode
         except FileNotFoundError:
             continue  # it was closed meanwhile
-        kind: Literal["socket", "pipe", "eventfd", "file"]
-        key: Key = (status.st_dev, status.st_ino)
-        if stat.S_ISSOCK(status.st_mode):
-            kind = "socket"
-        elif stat.S_ISFIFO(status.st_mode):
-            kind = "pipe"
-        elif target == "anon_inode:[eventfd]":
-            kind, key = "eventfd", (-1, _eventfd(pid, name))
-        elif stat.S_ISREG(status.st_mode):
-            kind = "file"
-        else:
-            continue  # a terminal, /dev/null, a folder, an epoll instance
-        found.append(Descriptor(int(name), kind, key, bool(rights & 0o400), bool(rights & 0o200), target))
+        if seen is not None:
+            found.append(Descriptor(int(name), *seen, bool(rights & 0o400), bool(rights & 0o200), target))
     return tuple(found)
+
+
+def _look_at(pid: int, name: str, target: str) -> tuple[Literal["pipe", "eventfd", "file"], Key] | None:
+    """Return what a descriptor that is no socket leads to; None for a terminal, /dev/null, a folder, an epoll
+    instance …
+
+    Raises:
+        FileNotFoundError: it was closed meanwhile.
+    """
+    if target.startswith("pipe:["):
+        return "pipe", (PIPES, int(target[6:-1]))
+    if target == "anon_inode:[eventfd]":
+        return "eventfd", (EVENTFDS, _eventfd(pid, name))
+    if not target.startswith("/"):
+        return None
+    status = os.stat(f"/proc/{pid}/fd/{name}")
+    key = status.st_dev, status.st_ino
+    return ("pipe", key) if stat.S_ISFIFO(status.st_mode) else ("file", key) if stat.S_ISREG(status.st_mode) else None
 
 
 def _eventfd(pid: int, name: str) -> int:
@@ -301,12 +346,13 @@ def _device(text: bytes) -> int:
     return os.makedev(int(major, 16), int(minor, 16))
 
 
-def _targets(pid: int) -> Iterator[str]:
-    """Yield what the descriptors of a process lead to; nothing of another user's."""
+def _targets(pid: int) -> Iterator[tuple[str, str]]:
+    """Yield each descriptor of a process, and what it leads to; nothing of another user's."""
     with suppress(OSError):  # it ends just now
         for name in os.listdir(f"/proc/{pid}/fd"):
             with suppress(FileNotFoundError):  # it was closed meanwhile
-                yield os.readlink(f"/proc/{pid}/fd/{name}")
+                path = f"/proc/{pid}/fd/{name}"
+                yield path, os.readlink(path)
 
 
 def _bytes(path: str) -> bytes:

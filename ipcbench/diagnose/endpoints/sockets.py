@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ipcbench.diagnose.endpoints.link import Link, Role, fds
+from ipcbench.diagnose.endpoints.link import Link, fds
 from ipcbench.diagnose.endpoints.netlink import LISTEN, TcpSocket, UnixSocket
-from ipcbench.diagnose.endpoints.process import Descriptor, Process, is_held_elsewhere
+from ipcbench.diagnose.endpoints.process import SOCKETS, Descriptor, Holders, Process
+from ipcbench.diagnose.endpoints.sharing import unless_shared
 
 _SYSTEM = re.compile(r"/run/(systemd|dbus)/|/run/user/\d+/(bus|pulse|pipewire|wayland)|@?/tmp/\.X11-unix")
 """Where the services of a desktop and of a system listen: everybody is connected to them."""
@@ -30,8 +31,10 @@ def is_system(name: str | None) -> bool:
     return name is not None and _SYSTEM.match(name) is not None
 
 
-def unix_links(first: Process, second: Process, one: Sockets, two: Sockets) -> Iterator[Link]:
-    """Yield a link for each pair of Unix sockets that are each other's peers, one held by each process."""
+def unix_links(first: Process, second: Process, one: Sockets, two: Sockets, holders: Holders) -> Iterator[Link]:
+    """Yield a link for each pair of Unix sockets that are each other's peers, one held by each process; not for one
+    that is shut down.
+    """
     seen = set()
     for near, far in _pairs(one.unix, two.unix):
         mine, others = first.sockets(near), second.sockets(far)
@@ -39,21 +42,27 @@ def unix_links(first: Process, second: Process, one: Sockets, two: Sockets) -> I
         if both in seen or not mine or not others:
             continue
         seen.add(both)
-        inherited = bool(first.sockets(far) and second.sockets(near))
-        if inherited and not any(p.is_blocking(d.fd) for p, d in ((first, mine[0]), (second, others[0]))):
+        ends = [s for s in (one.unix.get(near), two.unix.get(far)) if s is not None]
+        if any(s.is_shut for s in ends):
+            continue  # nothing passes any more
+        copied = bool(first.sockets(far) and second.sockets(near))
+        if copied and not any(p.is_blocking(d.fd) for p, d in ((first, mine[0]), (second, others[0]))):
             continue  # what wakes an event loop, copied by a fork
-        names = [s.name for s in (one.unix.get(near), two.unix.get(far)) if s is not None and s.name]
+        names = [s.name for s in ends if s.name]
         text = (
             f"Unix socket, process {first.pid} {_at(mine)} inode {near}; its peer is inode {far}, "
             f"process {second.pid} {_at(others)}"
         )
-        more = ("both processes hold both ends: a fork copied them",) if inherited else ()
-        is_copied = not names and (inherited or first.parent == second.parent)
-        targets = {f"socket:[{inode}]" for inode in both}
-        is_copied = is_copied and is_held_elsewhere(targets, {first.pid, second.pid})
-        role = "inherited" if is_copied else _role(mine, others)
-        yield Link("unix", names[0] if names else "pair without a name", first.pid, second.pid, (text, *more),
-                   role, _zmq(first, second, mine, others))  # fmt: skip
+        more = ("both processes hold both ends: a fork copied them",) if copied else ()
+        link = Link("unix", names[0] if names else "pair without a name", first.pid, second.pid, (text, *more),
+                    "standard stream" if _is_stream(mine, others) else "data",
+                    _zmq(first, second, mine, others))  # fmt: skip
+        anybodys = not names and (copied or first.parent == second.parent)
+        yield (
+            link
+            if link.role != "data" and not anybodys
+            else unless_shared(link, holders, {(SOCKETS, near), (SOCKETS, far)})
+        )
 
 
 def _pairs(one: Mapping[int, UnixSocket], two: Mapping[int, UnixSocket]) -> Iterator[tuple[int, int]]:
@@ -65,7 +74,7 @@ def _pairs(one: Mapping[int, UnixSocket], two: Mapping[int, UnixSocket]) -> Iter
             yield socket.peer, socket.inode
 
 
-def tcp_links(first: Process, second: Process, one: Sockets, two: Sockets) -> Iterator[Link]:
+def tcp_links(first: Process, second: Process, one: Sockets, two: Sockets, holders: Holders) -> Iterator[Link]:
     """Yield a link for each TCP connection of which each process holds one end."""
     same_network = first.namespaces["net"] == second.namespaces["net"]
     ends = {(s.local, s.remote): s for s in two.tcp.values() if s.state != LISTEN and s.remote[1]}
@@ -82,9 +91,12 @@ def tcp_links(first: Process, second: Process, one: Sockets, two: Sockets) -> It
             f"TCP, process {first.pid} {_at(mine)} {written(near.local)} inode {near.inode}; the other end "
             f"{written(near.remote)} is inode {far.inode}, process {second.pid} {_at(others)}"
         )
-        yield Link("tcp", f"tcp://{written(_served(near, one, two))}", first.pid, second.pid, (text,),
-                   _role(mine, others), _zmq(first, second, mine, others), near.sent_bytes, near.received_bytes,
-                   near.rtt_us)  # fmt: skip
+        link = Link("tcp", f"tcp://{written(_served(near, one, two))}", first.pid, second.pid, (text,),
+                    "standard stream" if _is_stream(mine, others) else "data", _zmq(first, second, mine, others),
+                    near.sent_bytes, near.received_bytes, near.rtt_us)  # fmt: skip
+        yield (
+            link if link.role != "data" else unless_shared(link, holders, {(SOCKETS, near.inode), (SOCKETS, far.inode)})
+        )
 
 
 def _served(near: TcpSocket, one: Sockets, two: Sockets) -> tuple[str, int]:
@@ -107,8 +119,8 @@ def _at(descriptors: list[Descriptor]) -> str:
     return fds([each.fd for each in descriptors])
 
 
-def _role(mine: list[Descriptor], others: list[Descriptor]) -> Role:
-    return "standard stream" if any(min(d.fd for d in side) <= 2 for side in (mine, others)) else "data"
+def _is_stream(mine: list[Descriptor], others: list[Descriptor]) -> bool:
+    return any(d.fd <= 2 for side in (mine, others) for d in side)
 
 
 def _zmq(first: Process, second: Process, mine: list[Descriptor], others: list[Descriptor]) -> str | None:

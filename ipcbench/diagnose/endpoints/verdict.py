@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ipcbench.diagnose.endpoints.link import MEMORY, Kind, Link
+from ipcbench.diagnose.endpoints.link import MEMORY, Kind, Link, Role, processes
+from ipcbench.spec import NAME_PREFIX
 from ipcbench.util.units import format_bytes
 
 State = Literal["in use", "cannot tell"]
@@ -14,15 +16,29 @@ Answer = Literal["agrees", "contradicts", "cannot tell"]
 
 HANDSHAKE_BYTES: Final = 2**16
 """What a TCP connection beside a shared segment may have carried to be taken for its wake-up channel."""
+_WAKING: Final = {"ipcbench", "MPI"}
+"""Libraries that pass data through memory, and have sockets or pipes beside it that only wake."""
 _NO_COUNT = "the kernel does not count the bytes of it: only a trace proves flow"
 _NAMES: dict[Kind, str] = {"unix": "unix socket"}
 _TWO_WAYS = "cannot tell: {}; cannot tell which of these carries the data; trace one of the processes"
+
+_REASONS: Final[dict[Role, str]] = {
+    "shared": "{names} is held by {holders}, too: any of them may use it; let each process close what it does not use",
+    "untouched": "{names} is mapped in both, but {why}",
+    "data": "{names} has carried nothing yet, and nothing else joins them that could; look again after some calls",
+    "wake-up": "only wake-up channels join them ({names}); a trace shows what carries the data",
+    "watch": "two pipes join them, as multiprocessing opens them with each child to notice its end; these may carry "
+    "nothing",
+    "standard stream": "only standard streams join them ({names}); those are what one prints",
+}
+"""Why it is not known what carries the data, the first that there is."""
 
 _WORDS: dict[str, frozenset[Kind]] = {
     **dict.fromkeys(("ipc", "unix", "uds", "unix socket", "unix domain socket", "af_unix"), frozenset({"unix"})),
     **dict.fromkeys(("tcp", "tcp/ip", "socket/tcp"), frozenset({"tcp"})),
     **dict.fromkeys(("shm", "shared memory", "sharedmemory", "mmap", "memory"), MEMORY),
     **dict.fromkeys(("pipe", "fifo", "named pipe", "stdio"), frozenset({"pipe"})),
+    "inproc": frozenset(),  # between threads, so nothing that joins two processes is it
 }
 _LIBRARIES: Final = {
     "zmq": "ZeroMQ",
@@ -51,22 +67,33 @@ def judge(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
         return _nothing(links)
     memory = [link for link in data if link.kind in MEMORY]
     others = [link for link in data if link.kind not in MEMORY]
+    if memory:
+        others += [link for link in links if link.role == "shared"]
     if memory and others:
-        if all((link.carried_bytes or 0) <= HANDSHAKE_BYTES for link in others):  # those not counted too
+        if all(_is_bell(link, memory) for link in others):
             more = f"{_list(others)} joins them too: a wake-up or control channel, or more"
             return "in use", f"{_in_use(memory)}; {more}", tuple(memory)
-        return "cannot tell", _TWO_WAYS.format(f"{_list(memory)} and {_list(others)} join them"), tuple(data)
+        return "cannot tell", _TWO_WAYS.format(f"{_list(memory)} and {_list(others)} join them"), (*memory, *others)
     if len({_NAMES.get(link.kind, link.kind) for link in data}) > 1:
         return "cannot tell", _TWO_WAYS.format(f"{_list(data)} join them"), tuple(data)
     return "in use", _in_use(data), tuple(data)
 
 
+def _is_bell(link: Link, memory: Sequence[Link]) -> bool:
+    """Return whether a link beside memory is known to be no data path: it has carried next to nothing; or it is not
+    counted, and the memory is of a library that only wakes by such links.
+    """
+    if link.carried_bytes is not None:
+        return link.carried_bytes <= HANDSHAKE_BYTES
+    libraries = {"ipcbench" if f"/{NAME_PREFIX}" in each.address else each.library for each in memory}
+    return link.kind != "tcp" and libraries <= _WAKING and (link.library is None or link.library in libraries)
+
+
 def _candidates(links: Sequence[Link]) -> list[Link]:
-    """Return the links that may carry the data; standard streams and idle connections only if there is nothing else."""
+    """Return the links that may carry the data; standard streams only if there is nothing else."""
     data = [link for link in links if link.role == "data"]
-    busy = [link for link in data if link.carried_bytes != 0]
-    if data:
-        return busy or data
+    if data or any(link.role == "shared" for link in links):
+        return [link for link in data if link.carried_bytes != 0]
     streams = [link for link in links if link.role == "standard stream"]
     return streams if any(_is_fed(link) for link in streams) else []
 
@@ -78,24 +105,12 @@ def _is_fed(link: Link) -> bool:
 
 
 def _nothing(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
-    found = {link.role: link for link in links}
-    if "untouched" in found:
-        link = found["untouched"]
-        return "cannot tell", f"cannot tell: {_name(link)} is mapped in both, but {link.evidence[-1]}", (link,)
-    if "inherited" in found:
-        names = _list([each for each in links if each.role == "inherited"])
-        reason = f"both may hold {names} from a fork alone, and another process holds it, too"
-        return "cannot tell", f"cannot tell: {reason}; let each process close what it does not use", ()
-    if "wake-up" in found:
-        reason = f"only wake-up channels join them ({_list([k for k in links if k.role == 'wake-up'])})"
-        return "cannot tell", f"cannot tell: {reason}; a trace shows what carries the data", ()
-    if "watch" in found:
-        reason = "two pipes join them, as multiprocessing opens them with each child to notice its end"
-        return "cannot tell", f"cannot tell: {reason}; these may carry nothing", ()
-    if "standard stream" in found:
-        reason = f"only standard streams join them ({found['standard stream'].address})"
-        return "cannot tell", f"cannot tell: {reason}; those are what one prints", ()
-    return "cannot tell", "cannot tell: nothing that the kernel shows joins them", ()
+    for role, reason in _REASONS.items():
+        if found := [link for link in links if link.role == role]:
+            holders = processes({pid for link in found for pid in link.others})
+            text = reason.format(names=_list(found), holders=holders, why=found[-1].evidence[-1])
+            return "cannot tell", f"cannot tell: {text}", ()
+    return "cannot tell", "cannot tell: no socket pair, TCP connection, pipe or shared mapping joins them", ()
 
 
 def _in_use(links: Sequence[Link]) -> str:
@@ -136,13 +151,14 @@ def _list(links: Iterable[Link]) -> str:
 
 def agrees_with(state: State, carriers: Sequence[Link], word: str) -> Agreement:
     """Return whether the word is what may carry the data; see `agrees`."""
-    plain = " ".join(word.lower().replace("_", " ").replace("-", " ").split()).removesuffix("://")
+    name = re.split(r"[(\[]", word, maxsplit=1)[0]  # `IPC (ipc:///tmp/x)`
+    plain = " ".join(name.lower().replace("_", " ").replace("-", " ").split()).removesuffix("://")
     library, kinds = _LIBRARIES.get(plain), _WORDS.get(plain)
     head = f"the log says {word}"
     if library is None and kinds is None:
         return Agreement("cannot tell", f"{head}: cannot tell, no transport is known by that name")
     if not carriers:
-        return Agreement("cannot tell", f"{head}: cannot tell, nothing that the kernel shows joins the processes")
+        return Agreement("cannot tell", f"{head}: cannot tell, nothing is known to carry data between them")
     fits = [_fits(link, plain) for link in carriers]
     if not any(fits) and None not in fits:
         return Agreement("contradicts", f"{head}: contradicts, what joins the processes is {_list(carriers)}")

@@ -1,0 +1,165 @@
+"""Links that only look like the data path: a flag in memory, ends that others hold too, a cache, a dead pair."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from ipcbench.diagnose.endpoints import agrees, links
+from tests.diagnose.pairs import both, forked, program, python, started
+from tests.diagnose.test_matrix import ZMQ_CLIENT, ZMQ_SERVER, require, require_unknown
+
+PAUSE = "import signal; signal.pause()"
+FLAG = "import multiprocessing as mp\nflag = mp.Value('i', 0)\n"
+LMDB = "\nimport lmdb\ne = lmdb.open({!r})\nwith e.begin(write=True) as t: t.put(b'k', b'v')"
+SQLITE = """
+import sqlite3
+d = sqlite3.connect({!r}, timeout=60)
+d.execute("pragma journal_mode=wal")
+d.execute("create table if not exists t (a)"), d.execute("insert into t values (1)"), d.commit()
+"""
+
+
+@pytest.mark.parametrize("make", ["mp.Pipe()", "os.pipe()[::-1]"])
+def test_a_flag_in_memory_beside_a_pipe_is_taken_for_the_data_path(make: str) -> None:
+    write = "b.send(b'x' * 5000)" if "mp" in make else "os.write(a, b'x' * 5000)"
+    read = "a.recv()" if "mp" in make else "os.read(b, 5000)"
+    code = f"{FLAG}a, b = {make}\nchild = os.fork()\nif not child:\n    flag.value = 1; {write}; {PAUSE}\n{read}\n"
+    with forked(code) as pair:
+        found = links(*pair)
+        require_unknown(found, "cannot tell which of these carries the data")
+        assert agrees(found, "shm").answer == "cannot tell"
+        assert agrees(found, "tcp").answer == "contradicts"
+
+
+@pytest.mark.parametrize("code", [LMDB, SQLITE])
+def test_a_database_beside_zmq_is_taken_for_the_data_path(tmp_path: Path, code: str) -> None:
+    """With SQLite, nothing but the socket is left: what both map is an index."""
+    url, more = f"ipc://{tmp_path}/z", code.format(f"{tmp_path}/db")
+    with both(ZMQ_SERVER.format(url=url) + more, ZMQ_CLIENT.format(url=url) + more) as pair:
+        found = links(*pair)
+        if code is LMDB:
+            require_unknown(found, "cannot tell which of these carries the data")
+        else:
+            require(found, "unix", f"{tmp_path}/z", "ZeroMQ")
+            assert {link.role for link in found.links if link.kind == "mapped file"} == {"wake-up"}
+
+
+def test_what_is_only_read_is_taken_for_a_data_path(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(bytes(4096))
+    code = f"f = open('{tmp_path}/log', 'r+b')\nm = mmap.mmap(f.fileno(), 4096, access=mmap.ACCESS_READ)\nm[0]"
+    with program(*python(code)) as first, program(*python(code)) as second:
+        require_unknown(links(first, second), "no socket pair, TCP connection, pipe or shared mapping joins them")
+
+
+TWO = f"""
+others = []
+for _ in range(2):
+    child = os.fork()
+    if not child:
+        {PAUSE}
+    others.append(child)
+print("ready", *others, flush=True)
+sys.stdin.readline()
+for each in others:
+    os.kill(each, 9)
+"""
+
+
+@pytest.mark.parametrize("make", ["mp.Pipe()", "mp.Pipe(duplex=False)", "os.pipe()"])
+def test_a_pipe_for_two_workers_is_taken_for_that_of_their_parent(make: str) -> None:
+    with started(*python(f"import multiprocessing as mp\na, b = {make}\n{TWO}")) as parent:
+        assert parent.stdout is not None
+        first, second = map(int, parent.stdout.readline().split()[1:])
+        require_unknown(links(parent.pid, first), f"is held by process {second}, too: any of them may use it")
+        require_unknown(links(first, second), f"is held by process {parent.pid}, too")
+        assert agrees(links(parent.pid, first), "tcp").answer == "cannot tell"
+        assert f"is held by process {second}, too" in links(first).verdict
+
+
+FORKING = """
+{listen}
+print({address}, flush=True)
+s, _ = l.accept()
+child = os.fork()
+if not child:
+    s.recv(1), s.sendall(b"x" * 99), {pause}
+print("ready", child, flush=True)
+sys.stdin.readline()
+{close}
+print("closed", flush=True)
+sys.stdin.readline()
+os.kill(child, 9)
+"""
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_forking_server_whose_parent_keeps_what_it_accepts_is_named_wrongly(tmp_path: Path, kind: str) -> None:
+    """Only when the parent has closed it, the child is known to use it."""
+    listen = "l = socket.create_server(('127.0.0.1', 0))"
+    unix = f"l = socket.socket(1); l.bind('{tmp_path}/s'); l.listen()"
+    server = FORKING.format(
+        listen=listen if kind == "tcp" else unix,
+        address="l.getsockname()[1]" if kind == "tcp" else "0",
+        pause=PAUSE.replace("import signal; signal", "__import__('signal')"),
+        close="s.close()",
+    )
+    with started(*python(server)) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        port = int(parent.stdout.readline())
+        connect = f"s = socket.create_connection(('127.0.0.1', {port}))" if kind == "tcp" else ""
+        connect = connect or f"s = socket.socket(1); s.connect('{tmp_path}/s')"
+        with program(*python(f"{connect}\ns.sendall(b'x')\ns.recv(99, socket.MSG_WAITALL)")) as client:
+            child = int(parent.stdout.readline().split()[1])
+            require_unknown(links(client, child), f"is held by process {parent.pid}, too")
+            require_unknown(links(client, parent.pid), f"is held by process {child}, too")
+            parent.stdin.write("\n")
+            parent.stdin.flush()
+            assert parent.stdout.readline() == "closed\n"
+            require(links(client, child), kind)
+
+
+def test_a_named_pipe_that_a_third_process_reads_is_taken_for_that_of_two(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "f")
+    os.link(tmp_path / "f", tmp_path / "g")  # the same pipe by another name
+    code = "f = os.open('{}', os.{})"
+    with (
+        both(code.format(tmp_path / "f", "O_RDONLY"), code.format(tmp_path / "f", "O_WRONLY")) as pair,
+        program(*python(code.format(tmp_path / "g", "O_RDONLY"))) as third,
+    ):
+        require_unknown(links(*pair), f"is held by process {third}, too")
+
+
+def test_a_channel_that_nobody_else_holds_is_hidden_by_one_that_others_hold() -> None:
+    one, two = socket.socketpair()
+    kept, other = socket.socketpair()
+    with one, two, kept, other:
+        ends = ((one.fileno(), kept.fileno()), (two.fileno(), other.fileno()))
+        with program(*python("pass"), pass_fds=ends[0]) as first, program(*python("pass"), pass_fds=ends[1]) as second:
+            one.close()
+            two.close()
+            found = links(first, second)
+            require(found, "unix", "without a name")
+            assert [link.role for link in found.links if link.others] == ["shared"]
+
+
+def test_a_connection_that_has_carried_nothing_is_taken_for_the_transport() -> None:
+    server = "l = socket.create_server(('127.0.0.1', 0))\nprint(l.getsockname()[1], flush=True)\ns, _ = l.accept()"
+    with started(*python(server)) as one:
+        assert one.stdout is not None
+        with program(*python(f"s = socket.create_connection(('127.0.0.1', {one.stdout.readline()}))")) as second:
+            assert one.stdout.readline() == "ready\n"
+            found = links(one.pid, second)
+            require_unknown(found, "has carried nothing yet")
+            assert agrees(found, "TCP").answer == agrees(found, "shm").answer == "cannot tell"
+
+
+def test_a_pair_that_is_shut_down_is_taken_for_a_link() -> None:
+    code = "a, b = socket.socketpair()\na.shutdown(socket.SHUT_RDWR)\nchild = os.fork()\n"
+    code += f"if not child:\n    a.close(); {PAUSE}\nb.close()\n"
+    with forked(code) as pair:
+        require_unknown(links(*pair), "no socket pair, TCP connection, pipe or shared mapping joins them")
