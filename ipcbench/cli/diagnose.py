@@ -314,12 +314,14 @@ def _links(job: _Job, printed: _Printed) -> int:
     """Print what joins the processes, and whether the word of a log fits; return the exit code."""
     from ipcbench.diagnose.endpoints import agrees, links
     from ipcbench.diagnose.looks import links_fields
+    from ipcbench.trace.readers.batch import printable
 
     found = links(job.pids[0], job.pids[1] if len(job.pids) > 1 else None)
     word = next(iter(job.traffic.transports), None) if job.traffic else None
     fits = None if word is None else agrees(found, word)
-    lines = [found.verdict, *found.notes, *([fits.text] if fits else [])]
-    printed.add("links", links_fields(found, word, fits), "\n".join(lines))
+    verdict = found.verdict.split("\n") if found.second is None else [found.verdict]  # a line for each pair
+    lines = [*verdict, *found.notes, *([fits.text] if fits else [])]
+    printed.add("links", links_fields(found, word, fits), "\n".join(map(printable, lines)))
     if fits is not None and fits.answer == "contradicts":
         return EXIT_FAILED
     return 0 if found.state == "in use" else EXIT_INCONCLUSIVE
@@ -329,10 +331,11 @@ def _health(job: _Job, printed: _Printed) -> int:
     """Print how an endpoint is; return the exit code."""
     from ipcbench.diagnose.endpoints import health
     from ipcbench.diagnose.looks import health_fields
+    from ipcbench.trace.readers.batch import printable
 
     found = health(job.given["endpoint"], next(iter(job.pids), None))
     lines = [f"{each.level}: {each.text}{f': {each.remedy}' if each.remedy else ''}" for each in found.findings]
-    printed.add("endpoint", health_fields(found), "\n".join(lines))
+    printed.add("endpoint", health_fields(found), "\n".join(map(printable, lines)))
     return {True: 0, False: EXIT_FAILED, None: EXIT_INCONCLUSIVE}[found.is_healthy]
 
 

@@ -13,6 +13,7 @@ from threading import Thread
 
 import pytest
 
+from ipcbench.cli import main
 from ipcbench.diagnose.endpoints import Health, check_buffers, health, links
 from ipcbench.errors import ConfigError
 from tests.diagnose.pairs import ROOT, program, python, started
@@ -95,7 +96,7 @@ def test_a_forbidden_socket_is_called_well() -> None:
         Path(folder, "s").chmod(0o600)
         said = as_nobody(code.format(f"ipc://{folder}/s"))
         assert "user 65534 may not read and write" in said
-        assert "is served by: a process that this user may not read" in said
+        assert "is served by: a process that is not seen here (another user or PID namespace)" in said
         Path(folder, "deep").mkdir(mode=0o700)
         assert "may not look into" in as_nobody(code.format(f"ipc://{folder}/deep/s"))
 
@@ -171,7 +172,9 @@ def test_a_variable_that_names_another_address_is_not_seen(tmp_path: Path, monke
     url = f"ipc://{tmp_path}/s"
     with program(*python(f"s = socket.socket(1); s.bind('{tmp_path}/s'); s.listen()"),
                  env={**os.environ, "SERVER": "tcp://127.0.0.1:5555", "DOCKER_HOST": "unix:///d"}) as pid:  # fmt: skip
-        text = problems(health(url, pid))
+        found = health(url, pid)
+        assert found.is_healthy, problems(found)  # it is no problem unless the program reads it
+        text = "; ".join(f"{f.text} → {f.remedy}" for f in found.findings if f.level == "note")
         assert f"SERVER of process {pid} names another address, tcp://127.0.0.1:5555 → if the program reads" in text
         assert "DOCKER" not in text
         monkeypatch.setenv("SERVER", url)
@@ -279,3 +282,134 @@ def test_buffers_that_the_kernel_has_cut_are_called_well() -> None:
         assert check_buffers(pid) == ()
     with program(*python("pass")) as pid:
         assert "no connected socket" in check_buffers(pid, send_bytes=1)[0].text
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("ipc:///tmp/s/", "no slash at its end"),
+        ("/tmp/s/", "no slash at its end"),
+        (f"ipc:///tmp/{'é' * 52}", "at most 107 bytes"),
+        (f"ipc://@{'a' * 108}", "at most 107 bytes"),
+        ("ipc://run/s", "absolute"),
+        ("run/s", "absolute"),
+    ],
+)
+def test_a_path_that_no_socket_can_have_is_taken(url: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        health(url)
+
+
+@pytest.mark.parametrize("name", ["{}/s", "@ipcb-{}"])
+def test_a_socket_that_is_only_bound_is_called_served(tmp_path: Path, name: str) -> None:
+    path = name.format(tmp_path)
+    with program(*python(f"s = socket.socket(1); s.bind({path.replace('@', chr(0))!r})")) as pid:
+        found = health(f"ipc://{path}")
+        assert f"{path} is bound, and not listened on: process {pid} (" in problems(found)
+        assert found.listeners == ()
+
+
+def test_a_socket_of_another_type_is_called_well_for_zmq(tmp_path: Path) -> None:
+    with program(*python(f"s = socket.socket(1, 2); s.bind('{tmp_path}/s')")) as pid:
+        assert "is no stream (datagram socket), and ZeroMQ (ipc://) needs one" in problems(
+            health(f"ipc://{tmp_path}/s")
+        )
+        for url in (f"unix://{tmp_path}/s", f"{tmp_path}/s"):
+            assert health(url).is_healthy
+            assert health(url).listeners[0][0] == pid
+
+
+def test_a_server_of_a_file_that_was_removed_serves_the_new_one(tmp_path: Path) -> None:
+    with program(*python(f"s = socket.socket(1); s.bind('{tmp_path}/s'); s.listen()")) as pid:
+        (tmp_path / "s").unlink()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(f"{tmp_path}/s")
+        found = health(f"ipc://{tmp_path}/s")
+        assert f"{tmp_path}/s is stale: process {pid} (" in problems(found)
+        assert "listens on a file of this name that was removed" in problems(found)
+        assert found.listeners == ()
+
+
+@pytest.mark.skipif(not in_namespace("--net"), reason="may not make namespaces")
+def test_an_abstract_name_of_another_network_namespace_is_called_served(channel_name: str) -> None:
+    """Neither is a process that only is in that namespace named as the one that listens."""
+    code = f"s = socket.socket(1); s.bind('\\0{channel_name}'); s.listen()\n"
+    fork = "if os.fork(): sys.stdin.readline(), os._exit(0)\n"
+    with program("unshare", "--net", *python(fork + code)) as parent:
+        found = health(f"ipc://@{channel_name}")
+        (child,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        assert f"served in another network namespace (process {child} (" in problems(found)
+        assert found.listeners == ()
+
+
+@pytest.mark.skipif(not in_namespace("--net", "--mount"), reason="may not make namespaces")
+def test_a_container_with_a_file_of_the_same_name_is_taken_for_the_server(tmp_path: Path) -> None:
+    hide = f"import subprocess; subprocess.run(['mount', '-t', 'tmpfs', 'none', '{tmp_path}'], check=True)\n"
+    listen = f"s = socket.socket(1); s.bind('{tmp_path}/s'); s.listen()"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(f"{tmp_path}/s")
+    for options in (("--mount",), ("--net", "--mount")):
+        with program("unshare", *options, *python(hide + listen)):
+            assert f"{tmp_path}/s is stale" in problems(health(f"ipc://{tmp_path}/s"))
+
+
+def test_ipv4_inside_ipv6_is_not_found() -> None:
+    with program(*python("s = socket.create_server(('127.0.0.1', 0))\nprint('ready', s.getsockname()[1])")) as port:
+        assert health(f"tcp://[::ffff:127.0.0.1]:{port}").is_healthy
+        assert health(f"tcp://[::1]:{port}").is_healthy is not True
+
+
+def test_any_address_of_ipv4_serves_ipv6() -> None:
+    with program(*python("s = socket.create_server(('0.0.0.0', 0))\nprint('ready', s.getsockname()[1])")) as port:
+        assert health(f"tcp://127.0.0.1:{port}").is_healthy
+        assert health(f"tcp://[::1]:{port}").is_healthy is not True
+
+
+def test_variables_of_a_container_are_taken_for_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with program(*python("s = socket.create_server(('127.0.0.1', 0))\nprint('ready', s.getsockname()[1])")) as port:
+        for name in ("KUBERNETES_X", "REDIS_PORT", "REDIS_PORT_6379_TCP", "REDIS_SERVICE_URL"):
+            monkeypatch.setenv(name, "tcp://10.0.0.1:6379")
+        monkeypatch.setenv("WORKER_ADDR", "10.0.0.2:5000")
+        monkeypatch.setenv("SERVER_ENDPOINT", f"localhost:{port}")
+        monkeypatch.setenv("VERSION", "10.0.0.3:5000")
+        found = health(f"tcp://127.0.0.1:{port}")
+        assert found.is_healthy
+        assert [f.text for f in found.findings if f.level == "note"] == [
+            "WORKER_ADDR of this process names another address, 10.0.0.2:5000"
+        ]
+        assert "SERVER_ENDPOINT of this process names it" in [f.text for f in found.findings]
+
+
+def test_a_path_in_a_remedy_is_two_words_of_a_shell(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{tmp_path}/a b;c")
+    assert f"(rm '{tmp_path}/a b;c')" in problems(health(f"ipc://{tmp_path}/a b;c"))
+
+
+def test_the_address_of_a_segment_a_database_or_a_pipe_is_not_told(tmp_path: Path, channel_name: str) -> None:
+    segment = Path("/dev/shm", channel_name)
+    try:
+        segment.write_bytes(b"x")
+        assert f"it is shm://{channel_name}" in problems(health(str(segment)))
+    finally:
+        segment.unlink()
+    (tmp_path / "db").mkdir()
+    (tmp_path / "db" / "data.mdb").write_bytes(b"x")
+    assert f"it is lmdb://{tmp_path}/db" in problems(health(f"{tmp_path}/db"))
+    os.mkfifo(tmp_path / "f")
+    assert "it is a named pipe" in problems(health(f"{tmp_path}/f"))
+
+
+def test_a_name_moves_the_cursor_of_a_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = f"{tmp_path}/\x1b[2J\nok: it is served"
+    server = f"l = socket.socket(1); l.bind({name!r}); l.listen(); print('bound', flush=True)\ns, _ = l.accept()"
+    with started(*python(server)) as one:
+        assert one.stdout is not None
+        one.stdout.readline()
+        with program(*python(f"s = socket.socket(1); s.connect({name!r})")) as pid:
+            assert one.stdout.readline() == "ready\n"
+            for options in (["--endpoint", name], ["--pids", f"{one.pid},{pid}"], ["--pids", str(pid)]):
+                main(["diagnose", *options])
+                said = capsys.readouterr().out
+                assert "�[2J�ok: it is served" in said
+                assert "\x1b" not in said

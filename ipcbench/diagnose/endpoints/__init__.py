@@ -2,9 +2,10 @@
 
 - `links`: what joins two processes, with evidence and a verdict
 - `verdict`: what that means, and whether a log's word for it fits
-- `health`: how an endpoint is; `url`: how it is written
+- `health`: how an endpoint is; `unix_health`: of a Unix socket, `variables`: those that name one; `look`: what these
+  gather; `url`: how an endpoint is written
 - `buffers`: whether a socket got the buffers that were asked for
-- `sockets`, `pipes`, `memory`: the three ways to be joined
+- `sockets`, `pipes`, `memory`: the three ways to be joined; `sharing`: by what others hold, too
 - `process`, `netlink`: what /proc and the kernel's list of sockets say
 """
 

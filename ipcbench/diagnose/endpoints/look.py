@@ -1,0 +1,98 @@
+"""What a look at an endpoint gathers, and the looks that several kinds of endpoints have in common."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from ipcbench.diagnose.endpoints.process import command_of, shortened
+
+Level = Literal["ok", "note", "problem", "unknown"]
+
+SEGMENTS: Final = Path("/dev/shm")  # noqa: S108 - only looked at
+SERVE: Final = "start the server first, or correct the address"
+_UNSEEN: Final = "a process that is not seen here (another user or PID namespace)"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at."""
+
+    level: Level
+    """`ok`; `note`: worth knowing, and no problem by itself; `problem`; or `unknown`: the kernel here cannot tell."""
+    text: str
+    """What was found, in one sentence."""
+    remedy: str | None = None
+    """What to do about it; None if there is nothing to do."""
+
+
+class Look:
+    """What a look at an endpoint gathers."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.pids: set[int] = set()
+        self.findings: list[Finding] = []
+
+    def add(self, level: Level, text: str, remedy: str | None = None) -> None:
+        """Add a finding."""
+        self.findings.append(Finding(level, text, remedy))
+
+    def serve(self, what: str, pids: Iterable[int]) -> None:
+        """Take these processes for those who serve; none means that they are not seen."""
+        pids = set(pids)
+        self.pids |= pids
+        self.add("ok", f"{what}: {named(pids)}")
+
+
+def named(pids: Iterable[int]) -> str:
+    """Return the processes with their commands."""
+    return ", ".join(f"process {pid} ({shortened(command_of(pid))})" for pid in sorted(pids)) or _UNSEEN
+
+
+def exists(path: Path, look: Look, what: str, is_kind: Callable[[int], bool]) -> os.stat_result | None:
+    """Look whether a file is there and of a kind; return its status, or None if it is not."""
+    try:
+        status = path.stat()
+    except PermissionError:
+        look.add("problem", f"user {os.geteuid()} may not look into {path.parent}", _rights(path.parent, "x"))
+        return None
+    except OSError:
+        missing = next((p for p in reversed(path.parents) if not p.exists()), None)
+        text = f"{path} does not exist" + (f", nor does its folder {missing}" if missing else "")
+        look.add("problem", text, SERVE)
+        return None
+    if not is_kind(status.st_mode):
+        look.add("problem", f"{path} is there, and is not {what}", _instead(path, status.st_mode))
+        return None
+    look.add("ok", f"{path} exists, owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):03o}")
+    return status
+
+
+def _instead(path: Path, mode: int) -> str:
+    """Return how to name what is at a path."""
+    if stat.S_ISREG(mode) and path.parent == SEGMENTS:
+        return f"correct the address; of a segment it is {shlex.quote(f'shm://{path.name}')}"
+    if (path / "data.mdb").is_file() or Path(f"{path}-lock").is_file():
+        return f"correct the address; of a database of LMDB it is {shlex.quote(f'lmdb://{path}')}"
+    if stat.S_ISFIFO(mode):
+        return "correct the address; it is a named pipe, which has none: look at its two processes with --pids"
+    return "correct the address"
+
+
+def may_use(path: Path, look: Look) -> None:
+    """Look whether this user may read and write a file."""
+    if os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+        look.add("ok", f"user {os.geteuid()} may use {path}")
+    else:
+        look.add("problem", f"user {os.geteuid()} may not read and write {path}", _rights(path, "rw"))
+
+
+def _rights(path: Path, rights: str) -> str:
+    name = shlex.quote(str(path))
+    return f"run as the owner of {name}, or give this user the right to (chmod o+{rights} {name}; g+ for a group)"
