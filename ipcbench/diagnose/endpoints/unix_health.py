@@ -98,13 +98,13 @@ def _unserved(path: str, look: Look, removed: list[UnixSocket]) -> None:
         look.add("problem", f"nobody in this network namespace listens on {path}", SERVE)
         return
     pids = _holders(s.inode for s in removed)
-    if removed and all(_sees(pid, "mnt") for pid in pids):
+    if pids and all(_sees(pid, "mnt") for pid in pids):
         text = f"{path} is stale: {named(pids)} listens on a file of this name that was removed"
         look.add("problem", text, "restart the server; the file that is there belongs to no server")
         return
     text = f"{path} is stale: the file is there, and nobody listens on it"
     if removed:
-        text += f"; {named(pids)} listens on a file of this name in another mount namespace"
+        text += f"; {named(pids)} listens on another file of this name (removed, or in another mount namespace)"
     remedy = f"remove it (rm {shlex.quote(path)}) and start the server; one that died leaves its file behind"
     look.add("problem", text, remedy)
 
