@@ -17,6 +17,7 @@ from ipcbench.cli.output import FORMATS, command_line, one_or_list, tell, trace_
 from ipcbench.cli.report_files import require_page, write_page
 from ipcbench.errors import ConfigError
 from ipcbench.util.shell import shell_command
+from ipcbench.util.text import printable
 
 if TYPE_CHECKING:
     from ipcbench.diagnose.attribution import Attribution
@@ -314,7 +315,6 @@ def _links(job: _Job, printed: _Printed) -> int:
     """Print what joins the processes, and whether the word of a log fits; return the exit code."""
     from ipcbench.diagnose.endpoints import agrees, links
     from ipcbench.diagnose.looks import links_fields
-    from ipcbench.trace.readers.batch import printable
 
     found = links(job.pids[0], job.pids[1] if len(job.pids) > 1 else None)
     word = next(iter(job.traffic.transports), None) if job.traffic else None
@@ -331,7 +331,6 @@ def _health(job: _Job, printed: _Printed) -> int:
     """Print how an endpoint is; return the exit code."""
     from ipcbench.diagnose.endpoints import health
     from ipcbench.diagnose.looks import health_fields
-    from ipcbench.trace.readers.batch import printable
 
     found = health(job.given["endpoint"], next(iter(job.pids), None))
     lines = [f"{each.level}: {each.text}{f': {each.remedy}' if each.remedy else ''}" for each in found.findings]

@@ -289,9 +289,10 @@ def _moved_bytes(traffic: Traffic) -> int:
 def _known_ns(changed: Traffic, times_ns: Sequence[int], recorded: Traffic, usual_ns: Sequence[int]) -> float:
     """Return how long the slowest client would take after a change, where all work of both sides is known.
 
-    Work is as the change has it. The rest of its replay, which is transport, is scaled as the recorded calls' own rest
-    is to that of their replay in the same round: a program's calls cost more than a replay's. It adds no more than the
-    recorded calls took beyond their replay.
+    Work is as the change has it. The rest of a replay is transport. What the recorded calls have more of it than their
+    own replay in the same round stays in proportion to what is left of it, as long as it is not more than once again as
+    much: a program's calls cost more than a replay's. What goes beyond is nothing that a replay shows, and stays with
+    each call.
 
     Args:
         changed: the calls after the change.
@@ -299,13 +300,13 @@ def _known_ns(changed: Traffic, times_ns: Sequence[int], recorded: Traffic, usua
         recorded: the calls before it.
         usual_ns: of their clients in the replay.
     """
+    beyond = changed.calls_count / recorded.calls_count
     ends = []
     for thread, time_ns, before, before_ns in zip(changed.threads, times_ns, recorded.threads, usual_ns, strict=True):
-        was_rest_ns, rest_ns = before.recorded_ns - _work_ns(before), before_ns - _work_ns(before)
-        added_ns = np.inf
-        if rest_ns > 0:
-            added_ns = (max(0, was_rest_ns) / rest_ns - 1) * max(0, time_ns - _work_ns(thread))
-        ends.append(time_ns + min(added_ns, max(0, was_rest_ns - rest_ns)))
+        rest_ns = max(0, before_ns - _work_ns(before))
+        more_ns = before.recorded_ns - _work_ns(before) - rest_ns
+        left_ratio = max(0, time_ns - _work_ns(thread)) / rest_ns if rest_ns else 0.0
+        ends.append(time_ns + left_ratio * min(more_ns, rest_ns) + beyond * max(0, more_ns - rest_ns))
     return max(ends)
 
 

@@ -15,9 +15,9 @@ from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, bullets, csv_text, escape, markdown_table, paragraphs
 from ipcbench.replay.traffic import Traffic
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
-from ipcbench.trace.readers.batch import printable
 from ipcbench.trace.report.words import Language
 from ipcbench.util.shell import shell_command
+from ipcbench.util.text import printable
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 _MAYBE_UNKNOWN = ("excess", "queue", "server")

@@ -11,7 +11,7 @@ from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, bullets, csv_text, escape, markdown_table
 from ipcbench.replay.outcome import BackendOutcome, MethodOutcome, ReplayOutcome
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
-from ipcbench.trace.readers.batch import printable
+from ipcbench.util.text import printable
 from ipcbench.util.units import format_duration_ns, format_significant
 
 _VERDICTS = {"faster": "faster", "slower": "slower", "no clear difference": "tie"}

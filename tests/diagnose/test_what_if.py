@@ -121,7 +121,7 @@ def test_a_replay_is_read_beside_that_of_the_recorded_calls(
 
 @pytest.mark.parametrize(
     ("usual_rest", "changed_rest", "expected_rest"),
-    [(200, 100, 150), (200, 200, 300), (600, 200, 100), (1, 100, 100 + 299), (-5, 100, 100 + 305), (300, 0, 0)],
+    [(200, 100, 150), (200, 200, 300), (600, 200, 100), (10, 5, 10 + 280), (-5, 100, 100 + 300), (300, 0, 0)],
 )
 def test_what_is_left_of_the_transport_keeps_its_share_of_what_the_recording_took_beyond_its_replay(
     usual_rest: int, changed_rest: int, expected_rest: int

@@ -26,6 +26,7 @@ from ipcbench.diagnose.endpoints.process import (
 from ipcbench.diagnose.endpoints.sockets import Sockets, common_servers, is_system, tcp_links, unix_links
 from ipcbench.diagnose.endpoints.verdict import Agreement, State, agrees_with, judge
 from ipcbench.spec import NAME_PREFIX
+from ipcbench.util.text import printable
 
 _BEYOND = "a third process may stand between them, or one may read the other's memory (process_vm_readv)"
 
@@ -102,8 +103,6 @@ def _unknown(first: int, second: int | None, reason: str) -> Links:
 
 
 def _with_any(first: int) -> Links:
-    from ipcbench.trace.readers.batch import printable  # a name with a line break would look like two lines
-
     try:
         one = read_process(first)
     except Unreadable as reason:

@@ -40,8 +40,8 @@ from ipcbench.replay.traffic import Traffic
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.trace.page.page import LABELS
 from ipcbench.trace.page.words import word as trace_word
-from ipcbench.trace.readers.batch import printable
 from ipcbench.trace.report.words import Language
+from ipcbench.util.text import printable
 from ipcbench.util.units import format_duration_ns
 
 _TEMPLATE = files("ipcbench.diagnose.page") / "assets" / "diagnosis.html.j2"

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from ipcbench.trace.live.meter import Reading
-from ipcbench.trace.readers.batch import printable
 from ipcbench.trace.readers.by_method import MethodTotals
 from ipcbench.trace.readers.calls import FAR_SIDES, method_name
+from ipcbench.util.text import printable
 from ipcbench.util.units import format_duration_ns, format_significant
 
 if TYPE_CHECKING:

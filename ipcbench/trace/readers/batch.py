@@ -11,6 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from ipcbench.util.text import printable
+
 Ints: TypeAlias = "npt.NDArray[np.int64]"
 Keys: TypeAlias = "npt.NDArray[np.uint64]"
 
@@ -21,11 +23,6 @@ PARTS = ("request", "queue", "server", "reply")
 """The parts of `wait`, in order."""
 
 _MAX_SHOWN = 5
-
-
-def printable(text: str) -> str:
-    """Return the text as one line without terminal control characters."""
-    return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
 
 
 LOSING = "processes that could not write all their calls"

@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.trace.ids import format_trace_id
-from ipcbench.trace.readers.batch import PARTS, UNKNOWN, Batch, Ints, printable
+from ipcbench.trace.readers.batch import PARTS, UNKNOWN, Batch, Ints
 from ipcbench.trace.schema import RECEIVER, SERVER_SIDE
+from ipcbench.util.text import printable
 
 Unsigned = npt.NDArray[np.uint64]
 

@@ -39,11 +39,12 @@ from ipcbench.trace.format import (
     unpack_header,
     waited_ns,
 )
-from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Keys, Notes, Segment, printable
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Keys, Notes, Segment
 from ipcbench.trace.readers.calls import Calls, Clocks, Process, Unsigned, transport_of
 from ipcbench.trace.readers.weights import MOST_UNTIMED, weights_of
 from ipcbench.trace.schema import CLIENT, COUNTED, MAX_STAGES, RECEIVER, SERVER_SIDE, TIMELESS, Schema, parse_schema
 from ipcbench.util.files import as_store_errors, regular
+from ipcbench.util.text import printable
 
 _ROLES = {CLIENT: " (client)", SERVER_SIDE: " (server)", RECEIVER: " (receiver)"}
 

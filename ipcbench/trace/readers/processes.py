@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench.trace.format import PROCESSES_FILE
-from ipcbench.trace.readers.batch import Notes, printable
+from ipcbench.trace.readers.batch import Notes
+from ipcbench.util.text import printable
 
 _MOST_LINES = 100_000
 

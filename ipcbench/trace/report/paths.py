@@ -12,9 +12,10 @@ from ipcbench.render.document import document
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, csv_text, markdown_table
 from ipcbench.trace.ids import format_trace_id
-from ipcbench.trace.readers.batch import Batch, printable
+from ipcbench.trace.readers.batch import Batch
 from ipcbench.trace.readers.calls import Row, method_name
 from ipcbench.trace.readers.everything import Source
+from ipcbench.util.text import printable
 from ipcbench.util.units import format_duration_ns, format_ms, format_significant
 
 _MOST_PATHS = 200_000

@@ -11,7 +11,7 @@ from ipcbench.render.document import document
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns
 from ipcbench.render.text import aligned, csv_text, display_width, escape, markdown_table
 from ipcbench.stats.estimates import has_quantile
-from ipcbench.trace.readers.batch import PARTS, printable
+from ipcbench.trace.readers.batch import PARTS
 from ipcbench.trace.readers.calls import FAR_SIDES
 from ipcbench.trace.report.audit import Objection, audit
 from ipcbench.trace.report.findings import TraceFinding, findings
@@ -29,6 +29,7 @@ from ipcbench.trace.report.split import Split
 from ipcbench.trace.report.sums import Extreme, GroupSums, MethodSums
 from ipcbench.trace.report.words import Language, word
 from ipcbench.trace.schema import SERVER_SIDE
+from ipcbench.util.text import printable
 from ipcbench.util.units import format_bytes, format_duration_ns, format_ms, format_percent, format_significant
 
 _MIB = 2**20

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ipcbench.stats.histogram import Histogram
-from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Segment, printable
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Bulk, Ints, Segment
 from ipcbench.trace.report.sums import OTHER, Extreme, GroupSums, MethodSums, Room
 from ipcbench.util.bins import bin_bounds
+from ipcbench.util.text import printable
 
 _FIRST_COUNT = 5
 _PAIRS_COUNT = 2000

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from ipcbench.trace.readers.batch import UNKNOWN, Batch, Claim, Notes, Segment, printable
+from ipcbench.trace.readers.batch import UNKNOWN, Batch, Claim, Notes, Segment
 from ipcbench.trace.schema import CLIENT, RPC
+from ipcbench.util.text import printable
 
 _LONGEST_NAME, _MOST_ID_DIGITS = 128, 18
 _MOST_CLIENTS, _MOST_CLAIMS, _MOST_VALUES = 500, 100, 200  # clients kept apart, summaries, values in one
