@@ -299,7 +299,9 @@ REMEDIES: Final[dict[str, tuple[str, str, str, str]]] = {
 SAYINGS: Final = {
     r"^all of the server's work but serialization is gone$": "服务端除序列化外的工作全部消除",
     r"^([\d,]+) damaged lines or records are left out\.$": r"略去 \1 条损坏的行或记录。",
-    r"^the server is taken to serialize as the client does$": "假定服务端的序列化与客户端相同",
+    r"^the transport still makes its copies; without them, more is saved$": "传输自身的复制仍在；若无复制，节省更多",
+    r"^the server is taken to serialize as the client does; the transport still makes its copies; .*$":
+        "假定服务端的序列化与客户端相同；传输自身的复制仍在；若无复制，节省更多",
     r"^([\d,]+) calls become one, with all work of the server$": r"\1 次调用合为一次，服务端的工作不变",
     r"^the messages are arrays of float32, and half of their digits are enough$": "消息为 float32 数组，且一半精度已足够",
     r"^the ([\d,]+) replies that are followed by a request about as large are sent back in it$":
