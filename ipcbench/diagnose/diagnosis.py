@@ -14,6 +14,13 @@ import numpy as np
 
 from ipcbench.diagnose.attribution import Attribution, attribute, floors_ns
 from ipcbench.diagnose.costs import Costs, measure_costs
+from ipcbench.diagnose.prediction import (
+    Recorded,
+    of_planned_ns,
+    over_another_transport_ns,
+    with_known_work_ns,
+    with_unknown_work_ns,
+)
 from ipcbench.diagnose.what_if import WhatIf, what_ifs
 from ipcbench.errors import ConfigError
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
@@ -170,7 +177,10 @@ def diagnose(traffic: Traffic, request: Request, sample: Path | None = None, say
     }
     floors = tuple(_floor(traffic, backend, found) for backend, found in tables.items())
     known = next((floor.table for floor in floors if floor.backend == request.source), None)
-    judged = [*_replayed(traffic, part, contenders, measured, changes), *_from_recording(traffic)]
+    waited_ns = _waited_ns(traffic)
+    lost_ns = waited_ns if waited_ns >= _LEAST_WAIT * traffic.recorded_ns else 0.0
+    recorded = Recorded(traffic, part, known, lost_ns)
+    judged = [*_replayed(recorded, contenders, measured, changes), *_from_recording(traffic)]
     judged.sort(key=lambda remedy: -remedy.gain_ratio.estimate)
     return Diagnosis(
         traffic=traffic,
@@ -238,94 +248,39 @@ def _interval(values: Sequence[float]) -> Interval:
 
 
 def _replayed(
-    traffic: Traffic,
-    part: Traffic,
+    recorded: Recorded,
     contenders: Mapping[str, Contender],
     measured: Mapping[str, Measured],
     changes: Sequence[WhatIf],
 ) -> Iterator[Remedy]:
-    """Yield what each replayed change would bring to all traffic, of which a part was replayed.
-
-    Over another transport, what the recorded one took beyond its floor is gone, unless threads waited for a core. With
-    any other change the recorded calls and their replay tell how much of a replay to believe.
-    """
+    """Yield what each replayed change would bring to all traffic, of which a part was replayed."""
     known = {change.key: change for change in changes}
     known |= {RPC: known[OUT_OF_BAND]} if OUT_OF_BAND in known else {}
-    base = measured[BASE].threads_ns
+    base, is_timed = measured[BASE].threads_ns, recorded.whole.is_timed
     if not base:
         return
-    recorded_ns = float(part.recorded_ns if part.is_timed else np.median([max(threads) for threads in base]))
-    times_all = traffic.recorded_ns / part.recorded_ns if part.is_timed else _moved_bytes(traffic) / _moved_bytes(part)
-    lost_ns = _waited_ns(traffic) / times_all
-    lost_ns = lost_ns if lost_ns >= _LEAST_WAIT * recorded_ns else 0.0
+    before_ns = (
+        float(recorded.whole.recorded_ns)
+        if is_timed
+        else float(np.median([of_planned_ns(recorded, threads) for threads in base]))
+    )
     for name, contender in contenders.items():
-        times = measured[name].threads_ns
+        times, change = measured[name].threads_ns, known.get(name)
         if name == BASE or not times:
             continue
+        changed, part = recorded.whole if change is None else change.traffic, contender.traffic
         pairs = zip(times, base, strict=False)  # of the rounds that both have
-        if part.server_known and part.is_timed:
-            is_moved = name.startswith(TRANSPORT) or name == RPC
-            ends = (
-                [max(threads) + lost_ns for threads in times]
-                if is_moved
-                else [_known_ns(contender.traffic, threads, part, usual) for threads, usual in pairs]
-            )
+        if not is_timed:
+            ends = [of_planned_ns(recorded, threads) for threads in times]
+        elif not recorded.is_known:
+            is_once = name == FIRST_CALL
+            ends = [with_unknown_work_ns(recorded, part, *pair, is_once=is_once) for pair in pairs]
+        elif name.startswith(TRANSPORT) or name == RPC:
+            ends = [over_another_transport_ns(recorded, changed, part, threads) for threads in times]
         else:
-            beyond = contender.traffic.calls_count / part.calls_count
-            ends = [_changed_ns(max(threads), max(usual), recorded_ns, beyond) for threads, usual in pairs]
-        if name == FIRST_CALL:  # which all of the traffic has once
-            ends = [traffic.recorded_ns - recorded_ns + end for end in ends]
-        else:
-            ends = [times_all * end for end in ends]
-        remedy = _remedy(name, contender.backend, ends, times_all * recorded_ns)
-        change = known.get(name)
+            ends = [with_known_work_ns(recorded, changed, part, *pair) for pair in pairs]
+        remedy = _remedy(name, contender.backend, ends, before_ns)
         yield remedy if change is None else replace(remedy, note=change.note, condition=change.condition)
-
-
-def _moved_bytes(traffic: Traffic) -> int:
-    return max(1, sum(int((each.sent_bytes + each.recv_bytes).sum()) for each in traffic.threads))
-
-
-def _known_ns(changed: Traffic, times_ns: Sequence[int], recorded: Traffic, usual_ns: Sequence[int]) -> float:
-    """Return how long the slowest client would take after a change, where all work of both sides is known.
-
-    Work is as the change has it. The rest of a replay is transport. What the recorded calls have more of it than their
-    own replay in the same round stays in proportion to what is left of it, as long as it is not more than once again as
-    much: a program's calls cost more than a replay's. What goes beyond is nothing that a replay shows, and stays with
-    each call.
-
-    Args:
-        changed: the calls after the change.
-        times_ns: of its clients in the replay.
-        recorded: the calls before it.
-        usual_ns: of their clients in the replay.
-    """
-    beyond = changed.calls_count / recorded.calls_count
-    ends = []
-    for thread, time_ns, before, before_ns in zip(changed.threads, times_ns, recorded.threads, usual_ns, strict=True):
-        rest_ns = max(0, before_ns - _work_ns(before))
-        more_ns = before.recorded_ns - _work_ns(before) - rest_ns
-        left_ratio = max(0, time_ns - _work_ns(thread)) / rest_ns if rest_ns else 0.0
-        ends.append(time_ns + left_ratio * min(more_ns, rest_ns) + beyond * max(0, more_ns - rest_ns))
-    return max(ends)
-
-
-def _work_ns(thread: ThreadCalls) -> int:
-    return int((thread.gap_ns + thread.before_ns + thread.after_ns + thread.server_ns).sum())
-
-
-def _changed_ns(time_ns: float, usual_ns: float, recorded_ns: float, beyond: float) -> float:
-    """Return how long changed calls would take, from their replay and that of the recorded ones in the same round,
-    where the server's work is not known: what the recording takes beyond its replay may be that, and stays.
-
-    Args:
-        time_ns: of the replay after the change.
-        usual_ns: of the replay of the calls as recorded: if that was quicker than the recording, each call took more
-            than a replay shows; if it was slower, so is the other one.
-        recorded_ns: of the recording.
-        beyond: calls after the change over calls before it.
-    """
-    return time_ns * min(1.0, recorded_ns / usual_ns) + beyond * max(0.0, recorded_ns - usual_ns)
 
 
 def _remedy(key: str, backend: str, ends_ns: Sequence[float], recorded_ns: float, note: str = "") -> Remedy:
@@ -342,7 +297,8 @@ def _from_recording(traffic: Traffic) -> Iterator[Remedy]:
     recorded_ns = float(thread.recorded_ns)
     lost_ns = min(_waited_ns(traffic), recorded_ns - _undisturbed_ns(thread))
     if lost_ns >= _LEAST_WAIT * recorded_ns:
-        yield _remedy("neighbours", "", [recorded_ns - lost_ns], recorded_ns)
+        condition = "the clients do not wait for one another as well" if len(traffic.threads) > 1 else ""
+        yield replace(_remedy("neighbours", "", [recorded_ns - lost_ns], recorded_ns), condition=condition)
 
 
 def _undisturbed_ns(thread: ThreadCalls) -> float:

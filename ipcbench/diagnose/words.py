@@ -299,6 +299,7 @@ REMEDIES: Final[dict[str, tuple[str, str, str, str]]] = {
 SAYINGS: Final = {
     r"^all of the server's work but serialization is gone$": "服务端除序列化外的工作全部消除",
     r"^([\d,]+) damaged lines or records are left out\.$": r"略去 \1 条损坏的行或记录。",
+    r"^the clients do not wait for one another as well$": "各客户端之间并不互相等待",
     r"^the transport still makes its copies; without them, more is saved$": "传输自身的复制仍在；若无复制，节省更多",
     r"^the server is taken to serialize as the client does; the transport still makes its copies; .*$":
         "假定服务端的序列化与客户端相同；传输自身的复制仍在；若无复制，节省更多",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ipcbench.diagnose.diagnosis import BASE, TRANSPORT, Diagnosis, Remedy, _replayed, diagnose, source_of
+from ipcbench.diagnose.prediction import Recorded
 from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.run import Contender, Measured, Request
 from ipcbench.stats.estimates import Interval
@@ -102,6 +103,22 @@ def test_what_a_part_of_calls_that_nobody_made_takes_stands_for_all_of_them() ->
     contenders = {BASE: Contender("zmq", part), f"{TRANSPORT}shm": Contender("shm", part)}
     times = dict(zip(contenders, (1_000, 250), strict=True))
     measured = {name: Measured(threads_ns=[[time_ns]] * 3) for name, time_ns in times.items()}
-    (found,) = _replayed(whole, part, contenders, measured, ())
+    (found,) = _replayed(Recorded(whole, part, None, 0.0), contenders, measured, ())
     assert found.predicted_ns.estimate == pytest.approx(2 * 250)
     assert found.gain_ratio.estimate == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_slow_call_beyond_the_part_that_is_replayed_is_gone_with_another_transport(is_known: bool) -> None:
+    """100 calls of 0.2 ms are replayed; of the 100 after them, one took half a second at the server."""
+    made = thread(200, server_ns=50_000 if is_known else -1)
+    for name in ("total_ns", *(("server_ns", "server_most_ns") if is_known else ())):
+        getattr(made, name)[150] += 500_000_000
+    whole = traffic(made)
+    part = replace(whole, threads=(made.first(100),))
+    contenders = {BASE: Contender("zmq", part), f"{TRANSPORT}shm": Contender("shm", part)}
+    usual_ns = part.recorded_ns
+    measured = {name: Measured(threads_ns=[[usual_ns if name == BASE else usual_ns // 2]] * 3) for name in contenders}
+    (found,) = _replayed(Recorded(whole, part, None, 0.0), contenders, measured, ())
+    assert found.predicted_ns.low > 500_000_000
+    assert found.predicted_ns.high < whole.recorded_ns

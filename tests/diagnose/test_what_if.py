@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ipcbench.diagnose.costs import Costs
-from ipcbench.diagnose.diagnosis import _changed_ns, _known_ns
+from ipcbench.diagnose.prediction import Recorded, changed_ns, with_known_work_ns
 from ipcbench.diagnose.what_if import (
     fewer_calls,
     half_precision,
@@ -116,7 +116,7 @@ def test_a_replay_is_read_beside_that_of_the_recorded_calls(
     time: float, usual: float, beyond: float, expected: float
 ) -> None:
     """Recorded: 100. What the recording took beyond its replay stays with each call; a slower replay is scaled."""
-    assert _changed_ns(time, usual, 100, beyond) == pytest.approx(expected)
+    assert changed_ns(time, usual, 100, beyond) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,9 @@ def test_what_is_left_of_the_transport_keeps_its_share_of_what_the_recording_too
     work_ns = before.recorded_ns - 300_000
     changed = traffic(thread(3, before_ns=0, after_ns=0, other_ns=0, server_ns=10_000))
     left_ns = work_ns - 3 * 50_000
-    took_ns = _known_ns(changed, [left_ns + 1000 * changed_rest], before, [work_ns + 1000 * usual_rest])
+    recorded = Recorded(before, before, None, 0.0)
+    times_ns, usual_ns = [left_ns + 1000 * changed_rest], [work_ns + 1000 * usual_rest]
+    took_ns = with_known_work_ns(recorded, changed, changed, times_ns, usual_ns)
     assert took_ns == pytest.approx(left_ns + 1000 * expected_rest)
 
 
