@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from traceback import format_exc
+from traceback import format_exception
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -130,15 +130,20 @@ def _step(server: Socket[bytes], name: str, request: Request, framing: Framing, 
         return Step(name, None, None, None, str(error))
     except KeyboardInterrupt:
         raise
-    except BaseException:  # whatever the user's function raises is the error that they look for
-        return Step(name, None, None, None, f"its function failed\n{format_exc().rstrip()}")
+    except BaseException as error:  # whatever the user's function raises is the error that they look for
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
+            frames = frames.tb_next
+        whole = "".join(format_exception(type(error), error, frames))
+        return Step(name, None, None, None, f"its function failed\n{whole.rstrip()}")
     sent_bytes = memoryview(message).nbytes
     start_ns = now_ns()
     try:
         server.send_multipart([b"", message] if framing == "dealer" else [message])
         parts = server.recv_multipart()
     except zmq.Again:
-        return Step(name, None, sent_bytes, None, f"nothing answered within {timeout_s:g} s; is a server there?")
+        silence = f"nothing answered within {timeout_s:g} s; is a server there, and of this framing?"
+        return Step(name, None, sent_bytes, None, silence)
     except zmq.ZMQError as error:
         return Step(name, None, sent_bytes, None, f"{type(error).__name__}: {error}")
     time_ns = now_ns() - start_ns

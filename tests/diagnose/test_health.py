@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from threading import Thread
 
+import lmdb
 import pytest
 
 from ipcbench.cli import main
@@ -95,7 +96,7 @@ def test_a_forbidden_socket_is_called_well() -> None:
         server.listen()
         Path(folder, "s").chmod(0o600)
         said = as_nobody(code.format(f"ipc://{folder}/s"))
-        assert "user 65534 may not read and write" in said
+        assert "user 65534 may not write" in said
         assert "is served by: a process that is not seen here (another user or PID namespace)" in said
         Path(folder, "deep").mkdir(mode=0o700)
         assert "may not look into" in as_nobody(code.format(f"ipc://{folder}/deep/s"))
@@ -413,3 +414,40 @@ def test_a_name_moves_the_cursor_of_a_terminal(tmp_path: Path, capsys: pytest.Ca
                 said = capsys.readouterr().out
                 assert "�[2J�ok: it is served" in said
                 assert "\x1b" not in said
+
+
+def test_a_listener_of_ipv6_alone_is_said_to_serve_ipv4() -> None:
+    with socket.socket(socket.AF_INET6) as server:
+        server.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        server.bind(("::", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert health(f"tcp://127.0.0.1:{port}").is_healthy is False
+        assert health(f"tcp://[::1]:{port}").is_healthy
+
+
+def test_a_remedy_removes_a_database(tmp_path: Path) -> None:
+    with lmdb.open(str(tmp_path)) as database, database.begin(write=True) as transaction:
+        transaction.put(b"k", b"v")
+    found = health(f"lmdb://{tmp_path}")
+    assert found.is_healthy is None
+    assert not any("rm " in (finding.remedy or "") for finding in found.findings)
+
+
+@is_root
+def test_a_socket_that_may_only_be_written_is_called_forbidden() -> None:
+    code = "from ipcbench.diagnose.endpoints import health\nprint(health({!r}).is_healthy)"
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as server:
+        Path(folder).chmod(0o755)
+        server.bind(f"{folder}/s")
+        server.listen()
+        Path(folder, "s").chmod(0o722)
+        assert as_nobody(code.format(f"ipc://{folder}/s")).strip() == "True"
+
+
+def test_a_command_to_paste_has_another_name_than_the_socket(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(f"{tmp_path}/a\nb")
+    (remedy,) = [finding.remedy for finding in health(f"ipc://{tmp_path}/a\nb").findings if finding.level == "problem"]
+    assert remedy is not None
+    assert "rm " not in remedy

@@ -163,3 +163,44 @@ def test_a_pair_that_is_shut_down_is_taken_for_a_link() -> None:
     code += f"if not child:\n    a.close(); {PAUSE}\nb.close()\n"
     with forked(code) as pair:
         require_unknown(links(*pair), "no socket pair, TCP connection, pipe or shared mapping joins them")
+
+
+@pytest.mark.parametrize("make", ["a, b = os.pipe()", "a, b = (s.detach() for s in socket.socketpair())"])
+def test_what_two_children_only_inherited_is_in_use(make: str) -> None:
+    code = TWO.replace('print("ready"', 'os.close(a); os.close(b)\nprint("ready"')
+    with started(*python(f"{make}\n{code}")) as parent:
+        assert parent.stdout is not None
+        first, second = map(int, parent.stdout.readline().split()[1:])
+        require_unknown(links(first, second), "as a fork leaves it")
+
+
+def test_a_pipe_that_a_third_process_reads_is_in_use_between_two_others() -> None:
+    """The parent reads what the first prints; the second has it as its input, and reads nothing."""
+    code = """
+import subprocess
+first = subprocess.Popen(["yes"], stdout=-1)
+second = subprocess.Popen(["sleep", "600"], stdin=first.stdout)
+first.stdout.read(1000)
+print("ready", first.pid, second.pid, flush=True)
+sys.stdin.readline()
+first.kill(), second.kill()
+"""
+    with started(*python(code)) as parent:
+        assert parent.stdout is not None
+        first, second = map(int, parent.stdout.readline().split()[1:])
+        require_unknown(links(first, second), f"is held by process {parent.pid}, too")
+
+
+def test_an_idle_pair_beside_udp_is_in_use() -> None:
+    code = "a, b = socket.socketpair()\nu = socket.socket(2, 2)\nu.bind(('127.0.0.1', 0))\nchild = os.fork()\n"
+    with forked(f"{code}(a if child else b).close()\nif not child:\n    {PAUSE}") as pair:
+        found = links(*pair)
+        require_unknown(found, "sockets of other kinds (UDP")
+        assert agrees(found, "unix").answer == "cannot tell"
+
+
+def test_weights_that_two_programs_only_read_are_a_data_path(tmp_path: Path) -> None:
+    (tmp_path / "weights").write_bytes(bytes(4096))
+    code = f"f = open('{tmp_path}/weights', 'r+b')\nm = mmap.mmap(f.fileno(), 4096)\nm[0]"
+    with program(*python(code)) as first, program(*python(code)) as second:
+        require_unknown(links(first, second), "whether one reads what the other writes is not shown")

@@ -6,7 +6,6 @@ Nothing is sent and nothing is connected.
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import stat
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipcbench.diagnose.endpoints.look import SEGMENTS, SERVE, Finding, Level, Look, exists, may_use
+from ipcbench.diagnose.endpoints.look import SEGMENTS, SERVE, Finding, Level, Look, command, exists, may_use
 from ipcbench.diagnose.endpoints.netlink import ESTABLISHED, LISTEN, SocketList, TcpSocket
 from ipcbench.diagnose.endpoints.process import (
     NAMESPACES,
@@ -101,8 +100,16 @@ def _tcp(endpoint: Endpoint, look: Look) -> None:
 
 
 def _listening(endpoint: Endpoint, look: Look, hosts: set[str], found: list[TcpSocket]) -> None:
-    every = hosts | {"::"} | ({"0.0.0.0"} if any(":" not in host for host in hosts) else set())  # noqa: S104 - compared
-    served = {s.inode for s in found if s.local[0] in every or hosts & _ANY_HOST}
+    is_v4 = any(":" not in host for host in hosts)
+    every = hosts | ({"0.0.0.0"} if is_v4 else set())  # noqa: S104 - compared with
+    is_only_v4 = all(":" not in host for host in hosts)
+    served = {
+        s.inode
+        for s in found
+        if s.local[0] in every
+        or hosts & _ANY_HOST
+        or (s.local[0] == "::" and not (s.is_v6_only and is_only_v4))  # it takes IPv4 as well, unless told not to
+    }
     if served:
         look.serve(f"{endpoint.url} is served by", {pid for pids in holders(served).values() for pid in pids})
         users = {s.uid for s in found if s.inode in served} - {os.geteuid()}
@@ -164,9 +171,10 @@ def _mapped(path: Path, file: os.stat_result, look: Look) -> None:
         look.add("ok", f"{path} is mapped by {names}")
     else:
         text = f"no process that user {os.geteuid()} may read maps {path}"
-        look.add(
-            "unknown", text, f"start the server; if it has died, remove what it left (rm {shlex.quote(str(path))})"
-        )
+        remedy = "start the program that opens it"
+        if path.parent == SEGMENTS:  # a database is to stay when nobody has it open
+            remedy = f"start the server; if it has died, remove what it left{command('rm', path)}"
+        look.add("unknown", text, remedy)
 
 
 def _namespaces(endpoint: Endpoint, pid: int) -> Iterator[Finding]:

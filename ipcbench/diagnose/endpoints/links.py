@@ -28,6 +28,7 @@ from ipcbench.diagnose.endpoints.verdict import Agreement, State, agrees_with, j
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.util.text import printable
 
+_LAST_STREAM = 2
 _BEYOND = "a third process may stand between them, or one may read the other's memory (process_vm_readv)"
 
 
@@ -82,7 +83,7 @@ def links(first: int, second: int | None = None) -> Links:
     if gone:
         return _unknown(first, second, f"process {gone[0]} ended while it was looked at")
     notes = (*reasons, *notes)
-    state, verdict, carriers = judge(found)
+    state, verdict, carriers = judge(found, _rivals(one, two, near, far))
     if state == "cannot tell" and not carriers:
         verdict = "; ".join((verdict, *notes, _BEYOND))
     commands = {each.pid: each.command for each in (one, two)}
@@ -119,7 +120,7 @@ def _with_any(first: int) -> Links:
         found, _ = _between(one, other, sockets[0], sockets[index], holders)
         found = tuple(link for link in found if not (link.kind == "unix" and is_system(link.address)))
         if found:
-            state, verdict, data = judge(found)
+            state, verdict, data = judge(found, _rivals(one, other, sockets[0], sockets[index]))
             every += found
             carriers += data
             states.add(state)
@@ -189,6 +190,22 @@ def _between(
     apart = [kind for kind in NAMESPACES if one.namespaces[kind] != two.namespaces[kind]]
     notes += [f"the processes are in two {kind} namespaces" for kind in apart]
     return tuple(_with_libraries(found, one, two)), tuple(notes)
+
+
+def _rivals(one: Process, two: Process, near: Sockets, far: Sockets) -> list[str]:
+    """Return what could carry data besides links, in words: sockets of other kinds, and a file that one may write and
+    the other reads.
+    """
+    found = []
+    if all(each.inodes - listed.unix.keys() - listed.tcp.keys() for each, listed in ((one, near), (two, far))):
+        found.append("both hold sockets of other kinds (UDP, for example)")
+    for writer, reader in ((one, two), (two, one)):
+        for each in writer.descriptors:
+            if each.kind == "file" and each.writes and each.fd > _LAST_STREAM:
+                reads = any(other.reads and other.fd > _LAST_STREAM for other in reader.by_key.get(each.key, ()))
+                if reads and not any(map_.path == each.target for map_ in reader.mappings):
+                    found.append(f"both have {each.target} open")
+    return list(dict.fromkeys(found))
 
 
 def _with_libraries(found: list[Link], one: Process, two: Process) -> Iterator[Link]:

@@ -62,7 +62,11 @@ def exists(path: Path, look: Look, what: str, is_kind: Callable[[int], bool]) ->
     except PermissionError:
         look.add("problem", f"user {os.geteuid()} may not look into {path.parent}", _rights(path.parent, "x"))
         return None
-    except OSError:
+    except OSError as error:
+        if path.is_symlink():
+            text = f"{path} is a link to {os.readlink(path)}: {error.strerror}"
+            look.add("problem", text, "correct or remove the link")
+            return None
         missing = next((p for p in reversed(path.parents) if not p.exists()), None)
         text = f"{path} does not exist" + (f", nor does its folder {missing}" if missing else "")
         look.add("problem", text, SERVE)
@@ -85,12 +89,19 @@ def _instead(path: Path, mode: int) -> str:
     return "correct the address"
 
 
-def may_use(path: Path, look: Look) -> None:
-    """Look whether this user may read and write a file."""
-    if os.access(path, os.R_OK | os.W_OK, effective_ids=True):
+def may_use(path: Path, look: Look, rights: Literal["rw", "w"] = "rw") -> None:
+    """Look whether this user may read and write a file; to connect to a socket, it is enough to write it."""
+    needed = os.W_OK | (os.R_OK if rights == "rw" else 0)
+    if os.access(path, needed, effective_ids=True):
         look.add("ok", f"user {os.geteuid()} may use {path}")
     else:
-        look.add("problem", f"user {os.geteuid()} may not read and write {path}", _rights(path, "rw"))
+        what = "read and write" if rights == "rw" else "write"
+        look.add("problem", f"user {os.geteuid()} may not {what} {path}", _rights(path, rights))
+
+
+def command(name: str, path: Path | str) -> str:
+    """Return in brackets the command to paste; nothing for a path that a line of a terminal cannot hold."""
+    return f" ({name} {shlex.quote(str(path))})" if str(path).isprintable() else ""
 
 
 def _rights(path: Path, rights: str) -> str:

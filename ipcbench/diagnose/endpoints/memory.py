@@ -48,6 +48,8 @@ def memory_links(first: Process, second: Process) -> Iterator[Link]:
                 role = "untouched"
                 texts.append(f"process {process.pid} has touched no page of it")
         library = "LMDB" if path in databases else _library(path, first, second)
+        if role == "data" and kind == "mapped file" and not library and all(_is_writable(maps) for _, maps in sides):
+            role = "unclear"  # as weights that two programs have opened alike
         name = path if not path.endswith("/dev/zero") else f"anonymous segment {key[1]}"
         inode = f"{kind} {key[0]} inode {key[1]}, {format_bytes(_size_bytes(mine[key]))}"
         yield Link("mapped file" if library == "LMDB" else kind, name, first.pid, second.pid,
@@ -63,12 +65,16 @@ def _size_bytes(maps: list[Mapping]) -> int:
     return sum(each.end - each.start for each in maps)
 
 
+def _is_writable(maps: list[Mapping]) -> bool:
+    return any(each.writable for each in maps)
+
+
 def _writes(process: Process, maps: list[Mapping], as_file: bool) -> str | None:
     """Return how a process can write what it maps, in words; None if it cannot.
 
     Only LMDB maps its data to read it, and writes them as a file: others that have a file open write for other ends.
     """
-    if any(each.writable for each in maps):
+    if _is_writable(maps):
         return " writable"
     for each in process.descriptors if as_file else ():
         if each.kind == "file" and each.writes and each.key[1] == maps[0].key[1] and each.target == maps[0].shown:

@@ -34,7 +34,7 @@ _MINOR_BITS: Final = 20  # of a device's number inside the kernel
 _INET_REQUEST = struct.Struct("=BBBxI48x")  # family, protocol, what to show, states, any address
 _INET_SHOWN: Final = 1 << 1 | 1 << 6  # tcp_info, memory
 _INET_REPLY = struct.Struct("=BBxx2s2s16s16s12x12xII")  # family, state, ports, addresses, -, -, user, inode
-_INET_INFO, _INET_MEMORY = 2, 7
+_INET_INFO, _INET_MEMORY, _INET_V6_ONLY = 2, 7, 11
 _MEMORY = struct.Struct("=4xI4xI")  # of the received, its limit, of the sent, its limit
 _RTT_AT, _RECEIVED_AT, _SENT_AT = 68, 128, 200  # in struct tcp_info
 _MAPPED: Final = bytes(10) + b"\xff\xff"
@@ -93,6 +93,8 @@ class TcpSocket:
     """Limit of what waits to be sent and acknowledged, as the kernel counts."""
     receive_buffer_bytes: int | None
     """As above, of what waits to be read."""
+    is_v6_only: bool = False
+    """Whether a socket that listens on all of IPv6 takes no IPv4."""
 
 
 def attributes(data: bytes, start: int, end: int) -> dict[int, bytes]:
@@ -138,6 +140,7 @@ def parse_tcp(data: bytes, start: int, end: int) -> TcpSocket:
         _number(info, _RTT_AT) or None,
         send,
         receive,
+        values.get(_INET_V6_ONLY, b"\0")[:1] == b"\1",
     )
 
 

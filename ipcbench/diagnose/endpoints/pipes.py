@@ -18,7 +18,7 @@ def pipe_links(first: Process, second: Process, holders: Holders) -> Iterator[Li
     watch = _watch_pipes(first, second, shared)
     for key in shared:
         mine, others = first.by_key[key], second.by_key[key]
-        ways = [
+        ways: list[str] = [
             f"process {writer.pid} writes ({fds(writes)}), process {reader.pid} reads ({fds(reads)})"
             for writer, reader, ends in ((first, second, (mine, others)), (second, first, (others, mine)))
             for writes, reads in (([d.fd for d in ends[0] if d.writes], [d.fd for d in ends[1] if d.reads]),)
@@ -33,11 +33,13 @@ def pipe_links(first: Process, second: Process, holders: Holders) -> Iterator[Li
             continue  # what wakes an event loop, copied by a fork
         role: Role = "wake-up" if loop else "watch" if key in watch else _role(mine, others)
         address = mine[0].target.removesuffix(" (deleted)") if named else _words(mine, others)
+        if role == "data" and both_ends and not named and first.parent == second.parent:
+            role = "inherited"
         more = ("both processes hold both ends",) if both_ends else ()
         kind = "named pipe" if named else "pipe"
         link = Link("pipe", address, first.pid, second.pid,
                     (*(f"{kind}, inode {key[1]}: {way}" for way in ways), *more), role)  # fmt: skip
-        yield link if role != "data" else unless_shared(link, holders, {key})
+        yield unless_shared(link, holders, {key}) if role in {"data", "standard stream", "inherited"} else link
 
 
 def _role(mine: list[Descriptor], others: list[Descriptor]) -> Role:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from ipcbench.diagnose.endpoints.link import Link, fds
+from ipcbench.diagnose.endpoints.link import Link, Role, fds
 from ipcbench.diagnose.endpoints.netlink import LISTEN, TcpSocket, UnixSocket
 from ipcbench.diagnose.endpoints.process import SOCKETS, Descriptor, Holders, Process
 from ipcbench.diagnose.endpoints.sharing import unless_shared
@@ -54,13 +54,15 @@ def unix_links(first: Process, second: Process, one: Sockets, two: Sockets, hold
             f"process {second.pid} {_at(others)}"
         )
         more = ("both processes hold both ends: a fork copied them",) if copied else ()
-        link = Link("unix", names[0] if names else "pair without a name", first.pid, second.pid, (text, *more),
-                    "standard stream" if _is_stream(mine, others) else "data",
+        role: Role = "standard stream" if _is_stream(mine, others) else "data"
+        if role == "data" and copied and not names and first.parent == second.parent:
+            role = "inherited"
+        link = Link("unix", names[0] if names else "pair without a name", first.pid, second.pid, (text, *more), role,
                     _zmq(first, second, mine, others))  # fmt: skip
         anybodys = not names and (copied or first.parent == second.parent)
         yield (
             link
-            if link.role != "data" and not anybodys
+            if link.role == "standard stream" and not anybodys
             else unless_shared(link, holders, {(SOCKETS, near), (SOCKETS, far)})
         )
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shlex
 import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from ipcbench.diagnose.endpoints.look import SERVE, Look, exists, may_use, named
+from ipcbench.diagnose.endpoints.look import SERVE, Look, command, exists, may_use, named
 from ipcbench.diagnose.endpoints.netlink import CLOSED, LISTEN, SocketList, UnixSocket
 from ipcbench.diagnose.endpoints.process import holders, other_networks
 from ipcbench.diagnose.endpoints.url import Endpoint
@@ -29,7 +28,7 @@ def look_at_unix(endpoint: Endpoint, look: Look) -> None:
         file = exists(Path(path), look, "a socket", stat.S_ISSOCK)
         if file is None:
             return
-        may_use(Path(path), look)
+        may_use(Path(path), look, "w")
     try:
         with SocketList() as sockets:
             every = [s for s in sockets.unix().values() if s.name is not None or s.file is not None]
@@ -105,7 +104,7 @@ def _unserved(path: str, look: Look, removed: list[UnixSocket]) -> None:
     text = f"{path} is stale: the file is there, and nobody listens on it"
     if removed:
         text += f"; {named(pids)} listens on another file of this name (removed, or in another mount namespace)"
-    remedy = f"remove it (rm {shlex.quote(path)}) and start the server; one that died leaves its file behind"
+    remedy = f"remove it{command('rm', path)} and start the server; one that died leaves its file behind"
     look.add("problem", text, remedy)
 
 

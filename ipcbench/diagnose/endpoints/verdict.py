@@ -24,6 +24,8 @@ _TWO_WAYS = "cannot tell: {}; cannot tell which of these carries the data; trace
 
 _REASONS: Final[dict[Role, str]] = {
     "shared": "{names} is held by {holders}, too: any of them may use it; let each process close what it does not use",
+    "inherited": "{names} is held by both with both its ends, as a fork leaves it: either may use it, or neither",
+    "unclear": "{names} is mapped by both, and both may write it; whether one reads what the other writes is not shown",
     "untouched": "{names} is mapped in both, but {why}",
     "data": "{names} has carried nothing yet, and nothing else joins them that could; look again after some calls",
     "wake-up": "only wake-up channels join them ({names}); a trace shows what carries the data",
@@ -60,8 +62,13 @@ class Agreement:
     """One line: `the log says IPC: agrees`."""
 
 
-def judge(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
-    """Return what is in use between two processes, as state and text, and the links that may carry the data."""
+def judge(links: Sequence[Link], rivals: Sequence[str] = ()) -> tuple[State, str, tuple[Link, ...]]:
+    """Return what is in use between two processes, as state and text, and the links that may carry the data.
+
+    Args:
+        links: what joins them.
+        rivals: what else they have that could carry it, in words.
+    """
     data = _candidates(links)
     if not data:
         return _nothing(links)
@@ -76,6 +83,8 @@ def judge(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
         return "cannot tell", _TWO_WAYS.format(f"{_list(memory)} and {_list(others)} join them"), (*memory, *others)
     if len({_NAMES.get(link.kind, link.kind) for link in data}) > 1:
         return "cannot tell", _TWO_WAYS.format(f"{_list(data)} join them"), tuple(data)
+    if rivals and not memory and all(link.carried_bytes is None and link.library is None for link in data):
+        return "cannot tell", _TWO_WAYS.format(f"{_list(data)} joins them, and {' and '.join(rivals)}"), tuple(data)
     return "in use", _in_use(data), tuple(data)
 
 
@@ -110,7 +119,10 @@ def _nothing(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
             holders = processes({pid for link in found for pid in link.others})
             text = reason.format(names=_list(found), holders=holders, why=found[-1].evidence[-1])
             return "cannot tell", f"cannot tell: {text}", ()
-    return "cannot tell", "cannot tell: no socket pair, TCP connection, pipe or shared mapping joins them", ()
+    nothing = (
+        "no socket pair, TCP connection, pipe or shared mapping joins them (UDP and message queues are not looked at)"
+    )
+    return "cannot tell", f"cannot tell: {nothing}", ()
 
 
 def _in_use(links: Sequence[Link]) -> str:
