@@ -431,12 +431,14 @@ def _this_command() -> str:
 
 def _judged(made: Diagnosis, part: str, percent: float) -> int:
     """Return the exit code: 1 if the part of the time is larger than the gate allows, 3 if that is not known."""
+    from ipcbench.util.units import format_significant as shown
+
     least, most = _bounds(made.attributions[0], part, made)
     if least > percent:
-        tell(f"ipcbench: {part} takes {least:.1f} % of the time, more than {percent:g} %")
+        tell(f"ipcbench: {part} takes {shown(least)} % of the time, more than {percent:g} %")
         return EXIT_FAILED
     if most > percent:
-        tell(f"ipcbench: {part} takes {least:.1f} to {most:.1f} % of the time: whether that is more than {percent:g} % "
+        tell(f"ipcbench: {part} takes {shown(least)} to {shown(most)} % of the time: whether that is more than {percent:g} % "
              "is not known; record the server, too")  # fmt: skip
         return EXIT_INCONCLUSIVE
     return 0

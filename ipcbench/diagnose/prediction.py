@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from ipcbench.diagnose.attribution import floor_ns
 from ipcbench.replay.latency_table import LatencyTable
 from ipcbench.replay.traffic import ThreadCalls, Traffic
+from ipcbench.trace.readers.batch import UNKNOWN
+
+_STUCK_RATIO = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,9 @@ def over_another_transport_ns(recorded: Recorded, changed: Traffic, part: Traffi
         times_ns: of their clients in one round.
     """
     ends = [
-        work_ns(thread) + recorded.times_all(client) * max(0, times_ns[client] - work_ns(part.threads[client]))
+        work_ns(thread)
+        + stuck_ns(thread)
+        + recorded.times_all(client) * max(0, times_ns[client] - work_ns(part.threads[client]))
         for client, thread in enumerate(changed.threads)
     ]
     return max(ends) + recorded.lost_ns
@@ -76,15 +83,17 @@ def with_known_work_ns(
     ends = []
     for client, thread in enumerate(changed.threads):
         before = recorded.part.threads[client]
-        was_ns = before.recorded_ns - work_ns(before)
+        was_ns = before.recorded_ns - work_ns(before) - stuck_ns(before)
         rest_ns = max(0, usual_ns[client] - work_ns(before))
         more_ns = was_ns - rest_ns
         left_ns = float(max(0, times_ns[client] - work_ns(part.threads[client])))
         left_ratio = left_ns / rest_ns if rest_ns else 0.0
         left_ns += left_ratio * min(more_ns, rest_ns) + beyond * max(0, more_ns - rest_ns)
         whole = recorded.whole.threads[client]
-        times_all = (whole.recorded_ns - work_ns(whole)) / was_ns if was_ns > 0 else recorded.times_all(client)
-        ends.append(work_ns(thread) + times_all * left_ns)
+        times_all = recorded.times_all(client)
+        if was_ns > 0:
+            times_all = (whole.recorded_ns - work_ns(whole) - stuck_ns(whole)) / was_ns
+        ends.append(work_ns(thread) + stuck_ns(thread) + times_all * left_ns)
     return max(ends)
 
 
@@ -127,6 +136,17 @@ def of_planned_ns(recorded: Recorded, times_ns: Sequence[int]) -> float:
 def work_ns(thread: ThreadCalls) -> int:
     """Return the work of both sides in all calls of a client, and between them."""
     return int((thread.gap_ns + thread.before_ns + thread.after_ns + thread.server_ns).sum())
+
+
+def stuck_ns(thread: ThreadCalls) -> int:
+    """Return for how long calls waited for a server that was not there to take them: what a queue is beyond ten times
+    the usual one. No transport changes that, and no replay shows it.
+    """
+    known = thread.queue_ns[thread.queue_ns != UNKNOWN]
+    if not len(known):
+        return 0
+    usual_ns = _STUCK_RATIO * int(np.median(known))
+    return int(np.maximum(known - usual_ns, 0).sum()) if usual_ns else 0
 
 
 def moved_bytes(traffic: Traffic) -> int:

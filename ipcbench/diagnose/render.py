@@ -382,7 +382,8 @@ def _attributed(diagnosis: Diagnosis, before: Traffic) -> tuple[Attribution, str
     """Return where the time of all calls went before, what stands for their transport, and whether its floor is known
     from now.
     """
-    source = source_of(before) or USUAL_SOURCE
+    alike = before.transports == diagnosis.traffic.transports  # then --recorded-over speaks of both
+    source = diagnosis.source if alike else source_of(before) or USUAL_SOURCE
     floor = next((each.table for each in diagnosis.floors if each.backend == source), None)
     return attribute(before, floor)[0], source, floor is not None
 

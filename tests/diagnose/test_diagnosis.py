@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.diagnose.diagnosis import BASE, TRANSPORT, Diagnosis, Remedy, _replayed, diagnose, source_of
+from ipcbench.diagnose.diagnosis import BASE, FIRST_CALL, TRANSPORT, Diagnosis, Remedy, _replayed, diagnose, source_of
 from ipcbench.diagnose.prediction import Recorded
+from ipcbench.diagnose.what_if import what_ifs
 from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.run import Contender, Measured, Request
 from ipcbench.stats.estimates import Interval
+from tests.diagnose.test_what_if import COSTS
 from tests.replay.made import thread, traffic
 
 ROOT = Path(__file__).parents[2]
@@ -122,3 +124,20 @@ def test_a_slow_call_beyond_the_part_that_is_replayed_is_gone_with_another_trans
     (found,) = _replayed(Recorded(whole, part, None, 0.0), contenders, measured, ())
     assert found.predicted_ns.low > 500_000_000
     assert found.predicted_ns.high < whole.recorded_ns
+
+
+def test_a_server_that_came_late_is_gone_with_another_transport() -> None:
+    """The first call waited 100 ms for it; to warm up would help, and no transport."""
+    made = thread(50)
+    made.queue_ns[:] = 1_000
+    made.queue_ns[0] += 100_000_000
+    made.total_ns[0] += 100_000_000
+    whole = traffic(made)
+    usual_ns = whole.recorded_ns - 100_000_000
+    changed = [each for each in what_ifs(whole, COSTS) if each.key == FIRST_CALL]
+    contenders = {BASE: Contender("zmq", whole), f"{TRANSPORT}shm": Contender("shm", whole),
+                  FIRST_CALL: Contender("zmq", changed[0].traffic)}  # fmt: skip
+    measured = {name: Measured(threads_ns=[[usual_ns]] * 3) for name in contenders}
+    found = {each.key: each for each in _replayed(Recorded(whole, whole, None, 0.0), contenders, measured, changed)}
+    assert not found[f"{TRANSPORT}shm"].helps
+    assert found[FIRST_CALL].gain_ratio.estimate > 0.8
