@@ -438,8 +438,10 @@ def _judged(made: Diagnosis, part: str, percent: float) -> int:
         tell(f"ipcbench: {part} takes {shown(least)} % of the time, more than {percent:g} %")
         return EXIT_FAILED
     if most > percent:
-        tell(f"ipcbench: {part} takes {shown(least)} to {shown(most)} % of the time: whether that is more than {percent:g} % "
-             "is not known; record the server, too")  # fmt: skip
+        tell(
+            f"ipcbench: {part} takes {shown(least)} to {shown(most)} % of the time: whether that is more than "
+            f"{percent:g} % is not known; record the server, too"
+        )
         return EXIT_INCONCLUSIVE
     return 0
 
