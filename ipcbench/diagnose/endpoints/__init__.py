@@ -5,7 +5,8 @@
 - `health`: how an endpoint is; `unix_health`: of a Unix socket, `variables`: those that name one; `look`: what these
   gather; `url`: how an endpoint is written
 - `buffers`: whether a socket got the buffers that were asked for
-- `sockets`, `pipes`, `memory`: the three ways to be joined; `sharing`: by what others hold, too
+- `sockets`, `pipes`, `memory`: the three ways to be joined; `sharing`: by what others hold, too; `relays`: by a third
+  process
 - `process`, `netlink`: what /proc and the kernel's list of sockets say
 """
 

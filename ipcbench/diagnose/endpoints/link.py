@@ -37,7 +37,7 @@ class Link:
     library: str | None = None
     """Library whose channel this is; None if nothing shows it."""
     sent_bytes: int | None = None
-    """Payload that the first process has sent; None where the kernel does not count it."""
+    """Payload that the first process has sent: 0 by a pipe that it only reads; None where the kernel does not count."""
     received_bytes: int | None = None
     """Payload that the first process has received."""
     rtt_us: int | None = None
@@ -51,6 +51,20 @@ class Link:
         if self.sent_bytes is None or self.received_bytes is None:
             return None
         return self.sent_bytes + self.received_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """A third process to which two are connected, so that it may pass data on from one to the other."""
+
+    text: str
+    """Who it is, and how both are connected to it."""
+    legs: tuple[Link, ...]
+    """What joins the two with it."""
+    carried_bytes: int | None
+    """The most that it can have passed on, in both directions; None if the kernel does not count it."""
+    is_launcher: bool = False
+    """Whether it has started both."""
 
 
 def fds(descriptors: list[int]) -> str:

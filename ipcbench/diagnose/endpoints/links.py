@@ -23,6 +23,7 @@ from ipcbench.diagnose.endpoints.process import (
     require_running,
     shortened,
 )
+from ipcbench.diagnose.endpoints.relays import Relays
 from ipcbench.diagnose.endpoints.sockets import Sockets, common_servers, is_system, tcp_links, unix_links
 from ipcbench.diagnose.endpoints.verdict import Agreement, State, agrees_with, judge
 from ipcbench.spec import NAME_PREFIX
@@ -75,15 +76,21 @@ def links(first: int, second: int | None = None) -> Links:
         return _unknown(first, second, reason)
     try:
         one, two = read_process(first), read_process(second)
-        (near, far), reasons = _socket_lists((one, two))
-        found, notes = _between(one, two, near, far, Holders())
+        every, reasons = _socket_lists((one, two))
+        holders = Holders()
+        relays = Relays(every, holders, (one, two)).between(one, two)
+        near, far = every.of(one), every.of(two)
+        found, notes = _between(one, two, near, far, holders)
     except Unreadable as reason:
         return _unknown(first, second, str(reason))
     gone = [each.pid for each in (one, two) if not each.is_same()]
     if gone:
         return _unknown(first, second, f"process {gone[0]} ended while it was looked at")
-    notes = (*reasons, *notes)
-    state, verdict, carriers = judge(found, _rivals(one, two, near, far))
+    state, verdict, carriers = judge(found, _rivals(one, two, near, far), relays)
+    beside = [relay.text for relay in relays if relay.text not in verdict]
+    said = " ".join(relay.text for relay in relays)
+    servers = [f"both are connected to {server}" for server in common_servers(near, far) if server not in said]
+    notes = (*reasons, *servers, *notes, *beside)
     if state == "cannot tell" and not carriers:
         verdict = "; ".join((verdict, *notes, _BEYOND))
     commands = {each.pid: each.command for each in (one, two)}
@@ -113,14 +120,16 @@ def _with_any(first: int) -> Links:
         if pid not in {first, os.getpid()}:
             with suppress(Unreadable):
                 others.append(read_process(pid))
-    sockets, reasons = _socket_lists((one, *others))
+    listed, reasons = _socket_lists((one, *others))
     commands, every, carriers = {first: one.command}, list[Link](), list[Link]()
     lines, states, holders = list[str](), set[State](), Holders()
-    for index, other in enumerate(others, 1):
-        found, _ = _between(one, other, sockets[0], sockets[index], holders)
+    near, relays = listed.of(one), Relays(listed, holders, (one, *others))
+    for other in others:
+        far = listed.of(other)
+        found, _ = _between(one, other, near, far, holders)
         found = tuple(link for link in found if not (link.kind == "unix" and is_system(link.address)))
         if found:
-            state, verdict, data = judge(found, _rivals(one, other, sockets[0], sockets[index]))
+            state, verdict, data = judge(found, _rivals(one, other, near, far), relays.between(one, other))
             every += found
             carriers += data
             states.add(state)
@@ -135,44 +144,34 @@ def _with_any(first: int) -> Links:
                  tuple(reasons))  # fmt: skip
 
 
-def _socket_lists(processes: Iterable[Process]) -> tuple[list[Sockets], list[str]]:
-    """Return the sockets of each process, and what keeps some from being listed.
+def _socket_lists(processes: Iterable[Process]) -> tuple[Sockets, list[str]]:
+    """Return all sockets of the processes' network namespaces, and what keeps some from being listed.
 
     Each network namespace has a list of its own. It need not be that of the process: a Unix socket that a server has
     accepted is in its client's.
     """
     processes = list(processes)
     own = os.stat("/proc/self/ns/net").st_ino
-    inodes = {inode for process in processes for inode in process.inodes}
-    members = {process.namespaces["net"]: process.pid for process in processes} if inodes else {}
+    members = {process.namespaces["net"]: process.pid for process in processes if process.inodes}
     every, reasons = Sockets({}, {}), []
     for network, pid in members.items():
         try:
             with SocketList(None if network == own else pid) as sockets:
-                every = Sockets({**every.unix, **sockets.unix(inodes)}, {**every.tcp, **sockets.tcp(inodes)})
+                every = Sockets({**every.unix, **sockets.unix()}, {**every.tcp, **sockets.tcp()})
         except PermissionError:
-            every = Sockets(every.unix, {**every.tcp, **_tcp_of(pid, inodes)})
+            every = Sockets(every.unix, {**every.tcp, **_tcp_of(pid)})
             what = "whose Unix sockets cannot be listed, and whose TCP is not counted"
             remedy = "run this inside it (`nsenter`, `docker exec`), or as root"
             reasons.append(f"process {pid} is in another network namespace, {what}; {remedy}")
         except OSError as error:
             reasons.append(f"the kernel lists no sockets here (netlink sock_diag: {error.strerror})")
-    return [_of(process, every) for process in processes], reasons
+    return every, reasons
 
 
-def _tcp_of(pid: int, inodes: set[int]) -> dict[int, TcpSocket]:
+def _tcp_of(pid: int) -> dict[int, TcpSocket]:
     """Return inode → TCP connection in the network namespace of a process, without netlink."""
     tables = (Path(f"/proc/{pid}/net/{table}") for table in ("tcp", "tcp6"))
-    found = (each for table in tables if table.exists() for each in parse_proc_tcp(table.read_text()))
-    return {each.inode: each for each in found if each.inode in inodes}
-
-
-def _of(process: Process, every: Sockets) -> Sockets:
-    inodes = process.inodes
-    return Sockets(
-        {inode: every.unix[inode] for inode in inodes if inode in every.unix},
-        {inode: every.tcp[inode] for inode in inodes if inode in every.tcp},
-    )
+    return {each.inode: each for table in tables if table.exists() for each in parse_proc_tcp(table.read_text())}
 
 
 def _between(
@@ -186,9 +185,8 @@ def _between(
         *pipe_links(one, two, holders),
         *eventfd_links(one, two),
     ]
-    notes = [f"both are connected to {server}" for server in common_servers(near, far)]
     apart = [kind for kind in NAMESPACES if one.namespaces[kind] != two.namespaces[kind]]
-    notes += [f"the processes are in two {kind} namespaces" for kind in apart]
+    notes = [f"the processes are in two {kind} namespaces" for kind in apart]
     return tuple(_with_libraries(found, one, two)), tuple(notes)
 
 

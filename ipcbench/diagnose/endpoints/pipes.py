@@ -18,12 +18,12 @@ def pipe_links(first: Process, second: Process, holders: Holders) -> Iterator[Li
     watch = _watch_pipes(first, second, shared)
     for key in shared:
         mine, others = first.by_key[key], second.by_key[key]
-        ways: list[str] = [
-            f"process {writer.pid} writes ({fds(writes)}), process {reader.pid} reads ({fds(reads)})"
+        ways: dict[int, str] = {
+            writer.pid: f"process {writer.pid} writes ({fds(writes)}), process {reader.pid} reads ({fds(reads)})"
             for writer, reader, ends in ((first, second, (mine, others)), (second, first, (others, mine)))
             for writes, reads in (([d.fd for d in ends[0] if d.writes], [d.fd for d in ends[1] if d.reads]),)
             if writes and reads
-        ]
+        }
         if not ways:
             continue  # both have the same end, as the output of two processes that go to one place
         named = not mine[0].target.startswith("pipe:")
@@ -37,8 +37,10 @@ def pipe_links(first: Process, second: Process, holders: Holders) -> Iterator[Li
             role = "inherited"
         more = ("both processes hold both ends",) if both_ends else ()
         kind = "named pipe" if named else "pipe"
+        sent, received = (None if process.pid in ways else 0 for process in (first, second))
         link = Link("pipe", address, first.pid, second.pid,
-                    (*(f"{kind}, inode {key[1]}: {way}" for way in ways), *more), role)  # fmt: skip
+                    (*(f"{kind}, inode {key[1]}: {way}" for way in ways.values()), *more), role,
+                    sent_bytes=sent, received_bytes=received)  # fmt: skip
         yield unless_shared(link, holders, {key}) if role in {"data", "standard stream", "inherited"} else link
 
 

@@ -12,18 +12,29 @@ from ipcbench.diagnose.endpoints.netlink import LISTEN, TcpSocket, UnixSocket
 from ipcbench.diagnose.endpoints.process import SOCKETS, Descriptor, Holders, Process
 from ipcbench.diagnose.endpoints.sharing import unless_shared
 
-_SYSTEM = re.compile(r"/run/(systemd|dbus)/|/run/user/\d+/(bus|pulse|pipewire|wayland)|@?/tmp/\.X11-unix")
-"""Where the services of a desktop and of a system listen: everybody is connected to them."""
+_SYSTEM = re.compile(
+    r"(/var)?/run/(systemd|dbus|nscd|avahi-daemon|screen)/|/dev/log$|/var/lib/sss/pipes/"
+    r"|(/var)?/run/user/\d+/(bus$|at-spi/|systemd/|keyring|gnupg/|pulse|pipewire|wayland)"
+    r"|@?/tmp/(\.X11-unix|\.ICE-unix|dbus-|tmux-\d+|ssh-[^/]+/agent)"
+)
+"""Where the services of a desktop and of a system listen: log, buses, name service, display, agents of keys,
+multiplexers of terminals. Everybody is connected to them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """The sockets of one process, as the kernel of its network namespace lists them."""
+    """Sockets, as the kernel lists those of a network namespace."""
 
     unix: Mapping[int, UnixSocket]
     """Inode → socket."""
     tcp: Mapping[int, TcpSocket]
     """Inode → socket."""
+
+    def of(self, process: Process) -> Sockets:
+        """Return those that a process holds."""
+        inodes = process.inodes
+        return Sockets({inode: self.unix[inode] for inode in inodes if inode in self.unix},
+                       {inode: self.tcp[inode] for inode in inodes if inode in self.tcp})  # fmt: skip
 
 
 def is_system(name: str | None) -> bool:

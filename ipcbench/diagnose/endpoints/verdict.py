@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from ipcbench.diagnose.endpoints.link import MEMORY, Kind, Link, Role, processes
+from ipcbench.diagnose.endpoints.link import MEMORY, Kind, Link, Relay, Role, processes
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.util.units import format_bytes
 
@@ -16,6 +16,8 @@ Answer = Literal["agrees", "contradicts", "cannot tell"]
 
 HANDSHAKE_BYTES: Final = 2**16
 """What a TCP connection beside a shared segment may have carried to be taken for its wake-up channel."""
+_MUCH_MORE: Final = 10
+"""How many times as much a TCP connection must have carried than a third process can have passed on."""
 _WAKING: Final = {"ipcbench", "MPI"}
 """Libraries that pass data through memory, and have sockets or pipes beside it that only wake."""
 _NO_COUNT = "the kernel does not count the bytes of it: only a trace proves flow"
@@ -62,12 +64,15 @@ class Agreement:
     """One line: `the log says IPC: agrees`."""
 
 
-def judge(links: Sequence[Link], rivals: Sequence[str] = ()) -> tuple[State, str, tuple[Link, ...]]:
+def judge(
+    links: Sequence[Link], rivals: Sequence[str] = (), relays: Sequence[Relay] = ()
+) -> tuple[State, str, tuple[Link, ...]]:
     """Return what is in use between two processes, as state and text, and the links that may carry the data.
 
     Args:
         links: what joins them.
         rivals: what else they have that could carry it, in words.
+        relays: third processes that may pass it on.
     """
     data = _candidates(links)
     if not data:
@@ -76,16 +81,34 @@ def judge(links: Sequence[Link], rivals: Sequence[str] = ()) -> tuple[State, str
     others = [link for link in data if link.kind not in MEMORY]
     if memory:
         others += [link for link in links if link.role == "shared"]
+    if between := [relay for relay in relays if _may_carry(relay, data, memory)]:
+        ways = [f"{_join((*memory, *others))}{_carried(data)}", *(relay.text for relay in between)]
+        legs = [leg for relay in between for leg in relay.legs]
+        return "cannot tell", _TWO_WAYS.format(", and ".join(ways)), (*memory, *others, *legs)
     if memory and others:
         if all(_is_bell(link, memory) for link in others):
-            more = f"{_list(others)} joins them too: a wake-up or control channel, or more"
+            more = f"{listed(others)} joins them too: a wake-up or control channel, or more"
             return "in use", f"{_in_use(memory)}; {more}", tuple(memory)
-        return "cannot tell", _TWO_WAYS.format(f"{_list(memory)} and {_list(others)} join them"), (*memory, *others)
-    if len({_NAMES.get(link.kind, link.kind) for link in data}) > 1:
-        return "cannot tell", _TWO_WAYS.format(f"{_list(data)} join them"), tuple(data)
-    if rivals and not memory and all(link.carried_bytes is None and link.library is None for link in data):
-        return "cannot tell", _TWO_WAYS.format(f"{_list(data)} joins them, and {' and '.join(rivals)}"), tuple(data)
+        return "cannot tell", _TWO_WAYS.format(f"{listed(memory)} and {_join(others, True)}"), (*memory, *others)
+    is_plain = not memory and all(link.carried_bytes is None and link.library is None for link in data)
+    if len({link.kind for link in data}) > 1 or (rivals and is_plain):
+        ways = [_join(data), *(rivals if is_plain else ())]
+        return "cannot tell", _TWO_WAYS.format(" and ".join(ways)), tuple(data)
     return "in use", _in_use(data), tuple(data)
+
+
+def _may_carry(relay: Relay, data: Sequence[Link], memory: Sequence[Link]) -> bool:
+    """Return whether a third process may carry the data in place of these links: always, but if the bytes that the
+    kernel counts are next to nothing; or if it has started both, and what joins them is memory of a library that has
+    such a process beside it.
+    """
+    if memory:
+        if relay.is_launcher and _libraries(memory) <= _WAKING:
+            return False
+        return relay.carried_bytes is None or relay.carried_bytes > HANDSHAKE_BYTES
+    counts = [link.carried_bytes for link in data]
+    direct = sum(count or 0 for count in counts) if None not in counts else 0
+    return relay.carried_bytes is None or relay.carried_bytes * _MUCH_MORE > direct
 
 
 def _is_bell(link: Link, memory: Sequence[Link]) -> bool:
@@ -94,8 +117,18 @@ def _is_bell(link: Link, memory: Sequence[Link]) -> bool:
     """
     if link.carried_bytes is not None:
         return link.carried_bytes <= HANDSHAKE_BYTES
-    libraries = {"ipcbench" if f"/{NAME_PREFIX}" in each.address else each.library for each in memory}
+    libraries = _libraries(memory)
     return link.kind != "tcp" and libraries <= _WAKING and (link.library is None or link.library in libraries)
+
+
+def _libraries(memory: Sequence[Link]) -> set[str | None]:
+    return {"ipcbench" if f"/{NAME_PREFIX}" in each.address else each.library for each in memory}
+
+
+def _carried(data: Sequence[Link]) -> str:
+    """Return what the links have carried, in brackets; nothing where that is not known."""
+    counts = [link.carried_bytes for link in data if link.carried_bytes is not None]
+    return f" ({format_bytes(sum(counts))} in all)" if counts and len(counts) == len(data) else ""
 
 
 def _candidates(links: Sequence[Link]) -> list[Link]:
@@ -117,7 +150,7 @@ def _nothing(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
     for role, reason in _REASONS.items():
         if found := [link for link in links if link.role == role]:
             holders = processes({pid for link in found for pid in link.others})
-            text = reason.format(names=_list(found), holders=holders, why=found[-1].evidence[-1])
+            text = reason.format(names=listed(found), holders=holders, why=found[-1].evidence[-1])
             return "cannot tell", f"cannot tell: {text}", ()
     nothing = (
         "no socket pair, TCP connection, pipe or shared mapping joins them (UDP and message queues are not looked at)"
@@ -127,7 +160,7 @@ def _nothing(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
 
 def _in_use(links: Sequence[Link]) -> str:
     first = links[0]
-    parts = [f"in use: {_list(links)}", f"evidence: {first.evidence[0]}"]
+    parts = [f"in use: {listed(links)}", f"evidence: {first.evidence[0]}"]
     if first.kind == "tcp":
         parts.append(counted(first))
     elif first.kind in MEMORY:
@@ -153,12 +186,16 @@ def _name(link: Link) -> str:
     return f"{_NAMES.get(link.kind, link.kind)} {link.address}{library}"
 
 
-def _list(links: Iterable[Link]) -> str:
+def listed(links: Iterable[Link]) -> str:
     """Return the links by kind and address; equal ones are counted."""
     counts: dict[str, int] = {}
     for link in links:
         counts[_name(link)] = counts.get(_name(link), 0) + 1
     return ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in counts.items())
+
+
+def _join(links: Sequence[Link], are_more: bool = False) -> str:
+    return f"{listed(links)} join{'' if are_more or len(links) > 1 else 's'} them"
 
 
 def agrees_with(state: State, carriers: Sequence[Link], word: str) -> Agreement:
@@ -173,10 +210,10 @@ def agrees_with(state: State, carriers: Sequence[Link], word: str) -> Agreement:
         return Agreement("cannot tell", f"{head}: cannot tell, nothing is known to carry data between them")
     fits = [_fits(link, plain) for link in carriers]
     if not any(fits) and None not in fits:
-        return Agreement("contradicts", f"{head}: contradicts, what joins the processes is {_list(carriers)}")
+        return Agreement("contradicts", f"{head}: contradicts, what joins the processes is {listed(carriers)}")
     if state == "in use" and all(fits):
         return Agreement("agrees", f"{head}: agrees")
-    return Agreement("cannot tell", f"{head}: cannot tell, what joins the processes is {_list(carriers)}")
+    return Agreement("cannot tell", f"{head}: cannot tell, what joins the processes is {listed(carriers)}")
 
 
 def _fits(link: Link, word: str) -> bool | None:
