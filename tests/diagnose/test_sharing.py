@@ -7,10 +7,11 @@ import socket
 from pathlib import Path
 
 import pytest
+import zmq
 
 from ipcbench.diagnose.endpoints import agrees, links
 from tests.diagnose.pairs import both, forked, program, python, started
-from tests.diagnose.test_matrix import ZMQ_CLIENT, ZMQ_SERVER, require, require_unknown
+from tests.diagnose.test_matrix import ZMQ_CLIENT, ZMQ_SERVER, free_port, require, require_unknown
 
 PAUSE = "import signal; signal.pause()"
 FLAG = "import multiprocessing as mp\nflag = mp.Value('i', 0)\n"
@@ -204,3 +205,80 @@ def test_weights_that_two_programs_only_read_are_a_data_path(tmp_path: Path) -> 
     code = f"f = open('{tmp_path}/weights', 'r+b')\nm = mmap.mmap(f.fileno(), 4096)\nm[0]"
     with program(*python(code)) as first, program(*python(code)) as second:
         require_unknown(links(first, second), "whether one reads what the other writes is not shown")
+
+
+QUIET_SERVER = "import zmq\ns = zmq.Context().socket(zmq.REP)\ns.heartbeat_ivl = {beat}\ns.bind({url!r})\ns.poll(100)"
+QUIET_CLIENT = """
+import zmq
+s = zmq.Context().socket(zmq.REQ)
+s.heartbeat_ivl = {beat}
+m = s.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+s.connect({url!r})
+assert m.poll(30000)
+"""
+
+
+@pytest.mark.parametrize("security", ["", "CURVE"])
+def test_a_handshake_of_zmq_is_taken_for_data(security: str) -> None:
+    """The kernel counts its bytes, too: 195 without security, 849 with CURVE."""
+    url = f"tcp://127.0.0.1:{free_port()}"
+    server, client = QUIET_SERVER.format(url=url, beat=0), QUIET_CLIENT.format(url=url, beat=0)
+    if security == "CURVE":
+        keys = zmq.curve_keypair()
+        server = server.replace(
+            "s.bind", f"s.curve_server = True\ns.curve_publickey, s.curve_secretkey = {keys}\ns.bind"
+        )
+        own = f"s.curve_serverkey = {keys[0]}\ns.curve_publickey, s.curve_secretkey = {zmq.curve_keypair()}\n"
+        client = client.replace("s.connect", f"{own}s.connect")
+    with both(server, client) as pair:
+        found = links(*pair)
+        require_unknown(found, "no more than what ZeroMQ says by itself (handshake, heartbeats)")
+        assert [link.role for link in found.links if link.kind == "tcp"] == ["handshake"]
+        assert 0 < (found.links[0].carried_bytes or 0) < 1536
+        assert agrees(found, "TCP").answer == agrees(found, "IPC").answer == "cannot tell"
+
+
+def test_heartbeats_of_zmq_are_taken_for_data() -> None:
+    url = f"tcp://127.0.0.1:{free_port()}"
+    beats = "\nimport time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: s.poll(100)"
+    with both(QUIET_SERVER.format(url=url, beat=100) + beats, QUIET_CLIENT.format(url=url, beat=100)) as pair:
+        require_unknown(links(*pair), "no more than what ZeroMQ says by itself (handshake, heartbeats)")
+
+
+def test_a_few_messages_of_zmq_beside_an_idle_pair_are_no_handshake() -> None:
+    url = f"tcp://127.0.0.1:{free_port()}"
+    near, far = socket.socketpair()
+    with near, far:
+        server = f"import zmq\ns = zmq.Context().socket(zmq.REP)\ns.bind({url!r})\ns.recv()\ns.send(b'x')"
+        client = f"import zmq\ns = zmq.Context().socket(zmq.REQ)\ns.connect({url!r})\ns.send(b'y')\ns.recv()"
+        with (
+            started(*python(server), pass_fds=(near.fileno(),)) as one,
+            started(*python(client), pass_fds=(far.fileno(),)) as two,
+        ):
+            near.close()
+            far.close()
+            for each in (one, two):
+                assert each.stdout is not None
+                assert each.stdout.readline() == "ready\n"
+            found = links(one.pid, two.pid)
+            require_unknown(found, "cannot tell which of these carries the data")
+            assert agrees(found, "TCP").answer == "cannot tell"
+
+
+def test_the_connection_that_carried_more_is_named_second() -> None:
+    """A few bytes of a connection of no known library are use, and said."""
+    server = (
+        "l = socket.create_server(('127.0.0.1', 0))\nprint(l.getsockname()[1], flush=True)\n"
+        "s, t = l.accept()[0], l.accept()[0]\ns.recv(5, socket.MSG_WAITALL), t.recv(70000, socket.MSG_WAITALL)"
+    )
+    with started(*python(server)) as one:
+        assert one.stdout is not None
+        at = ("127.0.0.1", int(one.stdout.readline()))
+        client = f"s, t = socket.create_connection({at}), socket.create_connection({at})\n"
+        with program(*python(f"{client}s.sendall(b'x' * 5), t.sendall(b'x' * 70000)")) as second:
+            assert one.stdout.readline() == "ready\n"
+            found = links(second, one.pid)
+            require(found, "tcp", "tcp://127.0.0.1:")
+            assert [link.sent_bytes for link in found.carriers] == [70000, 5]
+            assert "has sent 70,000 B and received 0 B since it was opened" in found.verdict
+            assert "; the other: 5 B" in found.verdict

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["tcp", "unix", "pipe", "shared memory", "mapped file", "semaphore", "eventfd"]
-Role = Literal["data", "standard stream", "wake-up", "watch", "untouched", "shared", "inherited", "unclear"]
+Role = Literal[
+    "data", "standard stream", "wake-up", "watch", "untouched", "shared", "inherited", "unclear", "handshake"
+]
 """`data`: it can carry the messages. `standard stream`: a pipe or socket at descriptor 0, 1 or 2. `wake-up`: it only
 says "look again". `watch`: one of the two pipes by which multiprocessing notices the end of a process. `untouched`:
 memory that is mapped in both, and one of them has never looked into it. `shared`: a third process holds an end of it,
 too, so that the data may pass between other processes than the two. `inherited`: two children of one process hold both
-ends, as a fork leaves them. `unclear`: a file that both may write in memory, which need not pass anything on."""
+ends, as a fork leaves them. `unclear`: a file that both may write in memory, which need not pass anything on.
+`handshake`: it has carried no more than what its library says by itself, to begin and to keep it alive."""
 
 MEMORY: frozenset[Kind] = frozenset({"shared memory", "mapped file"})
 """Kinds through which bytes pass without a call of the kernel."""

@@ -36,7 +36,7 @@ _INET_SHOWN: Final = 1 << 1 | 1 << 6  # tcp_info, memory
 _INET_REPLY = struct.Struct("=BBxx2s2s16s16s12x12xII")  # family, state, ports, addresses, -, -, user, inode
 _INET_INFO, _INET_MEMORY, _INET_V6_ONLY = 2, 7, 11
 _MEMORY = struct.Struct("=4xI4xI")  # of the received, its limit, of the sent, its limit
-_RTT_AT, _RECEIVED_AT, _SENT_AT = 68, 128, 200  # in struct tcp_info
+_RTT_AT, _RECEIVED_AT, _SEGMENTS_AT, _SENT_AT = 68, 128, 152, 200  # in struct tcp_info
 _MAPPED: Final = bytes(10) + b"\xff\xff"
 
 ESTABLISHED, CLOSED, LISTEN = 1, 7, 10
@@ -93,6 +93,8 @@ class TcpSocket:
     """Limit of what waits to be sent and acknowledged, as the kernel counts."""
     receive_buffer_bytes: int | None
     """As above, of what waits to be read."""
+    segments_count: int | None = None
+    """Segments with payload, sent and received; None if the kernel does not count them."""
     is_v6_only: bool = False
     """Whether a socket that listens on all of IPv6 takes no IPv4."""
 
@@ -140,6 +142,7 @@ def parse_tcp(data: bytes, start: int, end: int) -> TcpSocket:
         _number(info, _RTT_AT) or None,
         send,
         receive,
+        _sum(_number(info, _SEGMENTS_AT), _number(info, _SEGMENTS_AT + 4)),
         values.get(_INET_V6_ONLY, b"\0")[:1] == b"\1",
     )
 
@@ -149,6 +152,10 @@ def _number(value: bytes | None, at: int, form: str = "=I") -> int | None:
         return None  # an older kernel's reply is shorter
     number: int = struct.unpack_from(form, value, at)[0]
     return number
+
+
+def _sum(one: int | None, two: int | None) -> int | None:
+    return None if one is None or two is None else one + two
 
 
 def _buffers(value: bytes | None) -> tuple[int | None, int | None]:

@@ -20,6 +20,7 @@ _LIBRARIES: Final = {
     "ZeroMQ": re.compile(rb"/libzmq[^/]*$|/zmq/backend/"),
     "MPI": re.compile(rb"/libmpi[^/]*$|/libmpich[^/]*$"),
 }
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MOST_PAGES: Final = 2**16
 """Of a mapping, how many pages are looked at: 256 MiB of small ones."""
@@ -104,6 +105,11 @@ class Process:
     def inodes(self) -> set[int]:
         """Inodes of its sockets."""
         return {each.key[1] for each in self.descriptors if each.kind == "socket"}
+
+    @property
+    def age_s(self) -> float:
+        """For how long it has run."""
+        return float(_text("/proc/uptime").split()[0]) - self.started / _TICKS_PER_S
 
     def sockets(self, inode: int) -> list[Descriptor]:
         """Return the descriptors of a socket."""

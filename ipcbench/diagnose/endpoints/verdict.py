@@ -29,6 +29,8 @@ _REASONS: Final[dict[Role, str]] = {
     "inherited": "{names} is held by both with both its ends, as a fork leaves it: either may use it, or neither",
     "unclear": "{names} is mapped by both, and both may write it; whether one reads what the other writes is not shown",
     "untouched": "{names} is mapped in both, but {why}",
+    "handshake": "{names} has carried {carried}, no more than what ZeroMQ says by itself (handshake, heartbeats); look "
+    "again after some calls",
     "data": "{names} has carried nothing yet, and nothing else joins them that could; look again after some calls",
     "wake-up": "only wake-up channels join them ({names}); a trace shows what carries the data",
     "watch": "two pipes join them, as multiprocessing opens them with each child to notice its end; these may carry "
@@ -81,6 +83,8 @@ def judge(
     others = [link for link in data if link.kind not in MEMORY]
     if memory:
         others += [link for link in links if link.role == "shared"]
+    others += [link for link in links if link.role == "handshake"]  # a few messages are no more
+    data = [*memory, *others]
     if between := [relay for relay in relays if _may_carry(relay, data, memory)]:
         ways = [f"{_join((*memory, *others))}{_carried(data)}", *(relay.text for relay in between)]
         legs = [leg for relay in between for leg in relay.legs]
@@ -94,6 +98,7 @@ def judge(
     if len({link.kind for link in data}) > 1 or (rivals and is_plain):
         ways = [_join(data), *(rivals if is_plain else ())]
         return "cannot tell", _TWO_WAYS.format(" and ".join(ways)), tuple(data)
+    data.sort(key=lambda link: (link.role != "data", -(link.carried_bytes or 0)))
     return "in use", _in_use(data), tuple(data)
 
 
@@ -115,6 +120,8 @@ def _is_bell(link: Link, memory: Sequence[Link]) -> bool:
     """Return whether a link beside memory is known to be no data path: it has carried next to nothing; or it is not
     counted, and the memory is of a library that only wakes by such links.
     """
+    if link.role == "handshake":
+        return True
     if link.carried_bytes is not None:
         return link.carried_bytes <= HANDSHAKE_BYTES
     libraries = _libraries(memory)
@@ -134,7 +141,7 @@ def _carried(data: Sequence[Link]) -> str:
 def _candidates(links: Sequence[Link]) -> list[Link]:
     """Return the links that may carry the data; standard streams only if there is nothing else."""
     data = [link for link in links if link.role == "data"]
-    if data or any(link.role == "shared" for link in links):
+    if data or any(link.role in {"shared", "handshake"} for link in links):
         return [link for link in data if link.carried_bytes != 0]
     streams = [link for link in links if link.role == "standard stream"]
     return streams if any(_is_fed(link) for link in streams) else []
@@ -150,7 +157,8 @@ def _nothing(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
     for role, reason in _REASONS.items():
         if found := [link for link in links if link.role == role]:
             holders = processes({pid for link in found for pid in link.others})
-            text = reason.format(names=listed(found), holders=holders, why=found[-1].evidence[-1])
+            carried = format_bytes(sum(link.carried_bytes or 0 for link in found))
+            text = reason.format(names=listed(found), holders=holders, why=found[-1].evidence[-1], carried=carried)
             return "cannot tell", f"cannot tell: {text}", ()
     nothing = (
         "no socket pair, TCP connection, pipe or shared mapping joins them (UDP and message queues are not looked at)"
@@ -162,7 +170,9 @@ def _in_use(links: Sequence[Link]) -> str:
     first = links[0]
     parts = [f"in use: {listed(links)}", f"evidence: {first.evidence[0]}"]
     if first.kind == "tcp":
-        parts.append(counted(first))
+        parts.append(_counted(first))
+        if counts := [format_bytes(link.carried_bytes) for link in links[1:] if link.carried_bytes is not None]:
+            parts.append(f"the other{'s' * (len(counts) > 1)}: {', '.join(counts)}")
     elif first.kind in MEMORY:
         parts.append("the data path: both map it")
     else:
@@ -170,13 +180,13 @@ def _in_use(links: Sequence[Link]) -> str:
     return "; ".join(parts)
 
 
-def counted(link: Link) -> str:
+def _counted(link: Link) -> str:
     """Return what a TCP connection has carried, as the kernel counts."""
     if link.sent_bytes is None or link.received_bytes is None:
         return "the kernel does not count its bytes"
     rtt = "" if link.rtt_us is None else f", round-trip time {link.rtt_us} µs"
     sent, received = format_bytes(link.sent_bytes), format_bytes(link.received_bytes)
-    return f"process {link.first} has sent {sent} and received {received}{rtt}"
+    return f"process {link.first} has sent {sent} and received {received} since it was opened{rtt}"
 
 
 def _name(link: Link) -> str:
