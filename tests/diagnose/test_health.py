@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import socket
 import subprocess
@@ -20,6 +21,8 @@ from ipcbench.errors import ConfigError
 from tests.diagnose.pairs import ROOT, program, python, started
 
 is_root = pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root and setpriv")
+
+needs_ipv6 = pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="no IPv6 here")
 
 
 def problems(found: Health) -> str:
@@ -158,7 +161,7 @@ def test_tcp_is_served_by_the_wrong_process_or_at_another_address() -> None:
         assert found.is_healthy
         assert len(found.listeners) == 1
         assert health(f"tcp://localhost:{port}").listeners == found.listeners
-        assert f"but on 127.0.0.1:{port}" in problems(health(f"tcp://127.0.0.9:{port}"))
+        assert f"but on tcp://127.0.0.1:{port}" in problems(health(f"tcp://127.0.0.9:{port}"))
     assert "nobody in this network namespace listens" in problems(health(f"tcp://127.0.0.1:{port}"))
 
 
@@ -366,6 +369,23 @@ def test_any_address_of_ipv4_serves_ipv6() -> None:
         assert health(f"tcp://[::1]:{port}").is_healthy is not True
 
 
+@needs_ipv6
+def test_a_server_of_all_of_ipv4_is_told_to_bind_to_all() -> None:
+    with program(*python("s = socket.create_server(('0.0.0.0', 0))\nprint('ready', s.getsockname()[1])")) as port:
+        said = problems(health(f"tcp://[::1]:{port}"))
+        assert f"but on tcp://0.0.0.0:{port} → connect to tcp://127.0.0.1:{port}, or have the server take IPv6" in said
+        assert "tcp://*" not in said
+
+
+def test_a_tcp_socket_that_is_only_bound_is_called_missing() -> None:
+    """The kernel lists such sockets from Linux 6.8 on."""
+    code = "s = socket.socket()\ns.bind(('127.0.0.1', 0))\nprint('ready', s.getsockname()[1])"
+    with program(*python(code)) as port:
+        said = problems(health(f"tcp://127.0.0.1:{port}"))
+        is_listed = tuple(map(int, platform.release().split(".")[:2])) >= (6, 8)
+        assert ("is bound, and not listened on: process " if is_listed else "nobody in this") in said
+
+
 def test_variables_of_a_container_are_taken_for_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     with program(*python("s = socket.create_server(('127.0.0.1', 0))\nprint('ready', s.getsockname()[1])")) as port:
         for name in ("KUBERNETES_X", "REDIS_PORT", "REDIS_PORT_6379_TCP", "REDIS_SERVICE_URL"):
@@ -422,7 +442,8 @@ def test_a_listener_of_ipv6_alone_is_said_to_serve_ipv4() -> None:
         server.bind(("::", 0))
         server.listen()
         port = server.getsockname()[1]
-        assert health(f"tcp://127.0.0.1:{port}").is_healthy is False
+        said = problems(health(f"tcp://127.0.0.1:{port}"))
+        assert f"connect to tcp://[::1]:{port}, or have the server take IPv4" in said
         assert health(f"tcp://[::1]:{port}").is_healthy
 
 

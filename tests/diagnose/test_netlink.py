@@ -43,6 +43,7 @@ def tcp_info(rtt_us: int, received: int, sent: int, again: int, size_bytes: int 
     info = bytearray(max(size_bytes, 216))
     struct.pack_into("=I", info, 68, rtt_us)
     struct.pack_into("=Q", info, 128, received)
+    struct.pack_into("=II", info, 152, 3, 4)  # segments
     struct.pack_into("=QQ", info, 200, sent, again)
     return bytes(info[:size_bytes])
 
@@ -69,7 +70,7 @@ def test_an_abstract_name_is_cut_or_no_peer_becomes_inode_zero() -> None:
 def test_bytes_sent_again_are_counted_twice_or_ports_are_swapped() -> None:
     ends = [("10.0.0.1", 80), ("10.0.0.2", 4000)]
     data = tcp_reply(socket.AF_INET, ESTABLISHED, ends, 9, attribute(2, tcp_info(33, 500, 700, 100)), TCP_MEMORY)
-    expected = TcpSocket(9, ESTABLISHED, ends[0], ends[1], 1000, 600, 500, 33, 200, 100)
+    expected = TcpSocket(9, ESTABLISHED, ends[0], ends[1], 1000, 600, 500, 33, 200, 100, 7)
     assert parse_tcp(data, 0, len(data)) == expected
 
 

@@ -13,8 +13,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ipcbench.diagnose.endpoints.look import SEGMENTS, SERVE, Finding, Level, Look, command, exists, may_use
-from ipcbench.diagnose.endpoints.netlink import ESTABLISHED, LISTEN, SocketList, TcpSocket
+from ipcbench.diagnose.endpoints.look import (
+    LISTEN_THERE,
+    SEGMENTS,
+    SERVE,
+    Finding,
+    Level,
+    Look,
+    command,
+    exists,
+    may_use,
+    named,
+)
+from ipcbench.diagnose.endpoints.netlink import CLOSED, ESTABLISHED, LISTEN, SocketList, TcpSocket
 from ipcbench.diagnose.endpoints.process import (
     NAMESPACES,
     command_of,
@@ -30,7 +41,9 @@ from ipcbench.diagnose.endpoints.variables import variables
 
 __all__ = ["Finding", "Health", "Level", "health"]
 
-_ANY_HOST: Final = {"0.0.0.0", "::"}  # noqa: S104 - compared with, never bound
+_ANY_V4: Final = "0.0.0.0"  # noqa: S104 - compared with, never bound
+_ANY_V6: Final = "::"
+_ANY_HOST: Final = {_ANY_V4, _ANY_V6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,31 +109,51 @@ def _tcp(endpoint: Endpoint, look: Look) -> None:
     if not any(_is_local(host) for host in hosts):
         look.add("ok" if links else "unknown", f"connections from this network namespace to it: {links}")
         return
-    _listening(endpoint, look, hosts, [s for s in every if s.state == LISTEN and s.local[1] == port])
-
-
-def _listening(endpoint: Endpoint, look: Look, hosts: set[str], found: list[TcpSocket]) -> None:
-    is_v4 = any(":" not in host for host in hosts)
-    every = hosts | ({"0.0.0.0"} if is_v4 else set())  # noqa: S104 - compared with
-    is_only_v4 = all(":" not in host for host in hosts)
-    served = {
-        s.inode
-        for s in found
-        if s.local[0] in every
-        or hosts & _ANY_HOST
-        or (s.local[0] == "::" and not (s.is_v6_only and is_only_v4))  # it takes IPv4 as well, unless told not to
-    }
-    if served:
-        look.serve(f"{endpoint.url} is served by", {pid for pids in holders(served).values() for pid in pids})
-        users = {s.uid for s in found if s.inode in served} - {os.geteuid()}
-        if users:
-            look.add("ok", f"its socket belongs to user {', '.join(map(str, sorted(users)))}")
-    elif found:
-        others = ", ".join(written(s.local) for s in found)
-        text = f"nobody listens on {endpoint.url}, but on {others}"
-        look.add("problem", text, f"connect to tcp://{others}, or bind the server to tcp://*:{endpoint.port}")
+    at_port = [s for s in every if s.local[1] == port]
+    served = [s for s in at_port if s.state == LISTEN]
+    taken = [s for s in served if _takes(s, hosts)]
+    bound = [s for s in at_port if s.state == CLOSED and _takes(s, hosts)]
+    if taken:
+        _served(endpoint, look, taken)
+    elif bound:
+        pids = {pid for pids in holders({s.inode for s in bound}).values() for pid in pids}
+        look.add("problem", f"{endpoint.url} is bound, and not listened on: {named(pids)}", LISTEN_THERE)
+    elif served:
+        others = ", ".join(f"tcp://{written(s.local)}" for s in served)
+        look.add("problem", f"nobody listens on {endpoint.url}, but on {others}", _instead(served, port))
     else:
         look.add("problem", f"nobody in this network namespace listens on {endpoint.url}", SERVE)
+
+
+def _takes(found: TcpSocket, hosts: set[str]) -> bool:
+    """Return whether a socket of the port takes what is sent to one of these addresses."""
+    is_v4 = any(":" not in host for host in hosts)
+    if found.local[0] in hosts or hosts & _ANY_HOST or (is_v4 and found.local[0] == _ANY_V4):
+        return True
+    is_only_v4 = all(":" not in host for host in hosts)
+    return found.local[0] == _ANY_V6 and not (found.is_v6_only and is_only_v4)  # it takes IPv4, unless told not to
+
+
+def _served(endpoint: Endpoint, look: Look, found: list[TcpSocket]) -> None:
+    inodes = {s.inode for s in found}
+    look.serve(f"{endpoint.url} is served by", {pid for pids in holders(inodes).values() for pid in pids})
+    users = {s.uid for s in found} - {os.geteuid()}
+    if users:
+        look.add("ok", f"its socket belongs to user {', '.join(map(str, sorted(users)))}")
+
+
+def _instead(found: list[TcpSocket], port: int) -> str:
+    """Return what to do where the listeners of a port do not take the address: one on all of IPv4 takes no IPv6, and
+    may not take IPv4.
+    """
+    loopback = {_ANY_V4: "127.0.0.1", _ANY_V6: "::1"}
+    places = " or ".join(f"tcp://{written((loopback.get(s.local[0], s.local[0]), port))}" for s in found)
+    hosts = {s.local[0] for s in found}
+    if _ANY_V4 in hosts:
+        return f"connect to {places}, or have the server take IPv6, too (dual stack; ZeroMQ: ZMQ_IPV6 before bind)"
+    if _ANY_V6 in hosts:
+        return f"connect to {places}, or have the server take IPv4, too (IPV6_V6ONLY off before bind)"
+    return f"connect to {places}, or bind the server to tcp://*:{port}"
 
 
 def _hosts(host: str, port: int) -> set[str]:

@@ -15,6 +15,7 @@ from ipcbench.diagnose.endpoints.process import command_of, shortened
 Level = Literal["ok", "note", "problem", "unknown"]
 
 SEGMENTS: Final = Path("/dev/shm")  # noqa: S108 - only looked at
+LISTEN_THERE: Final = "have it listen, or restart it"
 SERVE: Final = "start the server first, or correct the address"
 _UNSEEN: Final = "a process that is not seen here (another user or PID namespace)"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from ipcbench.diagnose.endpoints.look import SERVE, Look, command, exists, may_use, named
+from ipcbench.diagnose.endpoints.look import LISTEN_THERE, SERVE, Look, command, exists, may_use, named
 from ipcbench.diagnose.endpoints.netlink import CLOSED, LISTEN, SocketList, UnixSocket
 from ipcbench.diagnose.endpoints.process import holders, other_networks
 from ipcbench.diagnose.endpoints.url import Endpoint
@@ -41,7 +41,7 @@ def look_at_unix(endpoint: Endpoint, look: Look) -> None:
         _served(endpoint, look, [s for s in found if _is_served(s)])
     elif found:
         pids = _holders(s.inode for s in found)
-        look.add("problem", f"{path} is bound, and not listened on: {named(pids)}", "have it listen, or restart it")
+        look.add("problem", f"{path} is bound, and not listened on: {named(pids)}", LISTEN_THERE)
     elif not _in_another_network(path, is_at, look):
         _unserved(path, look, [s for s in every if file is not None and s.name == path and _is_served(s)])
 

@@ -25,7 +25,8 @@ _NAMES: dict[Kind, str] = {"unix": "unix socket"}
 _TWO_WAYS = "cannot tell: {}; cannot tell which of these carries the data; trace one of the processes"
 
 _REASONS: Final[dict[Role, str]] = {
-    "shared": "{names} is held by {holders}, too: any of them may use it; let each process close what it does not use",
+    "shared": "{names} is held by {holders}, too: any of them may use it; let each process close what it does not use, "
+    "or look again when a child that only inherited it has ended",
     "inherited": "{names} is held by both with both its ends, as a fork leaves it: either may use it, or neither",
     "unclear": "{names} is mapped by both, and both may write it; whether one reads what the other writes is not shown",
     "untouched": "{names} is mapped in both, but {why}",
