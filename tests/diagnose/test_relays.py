@@ -240,4 +240,44 @@ def test_a_broker_of_another_user_is_not_seen(tmp_path: Path) -> None:
                 said = as_nobody(look.format(one.pid, two.pid))
                 port = listener.getsockname()[1]
                 assert said.startswith("cannot tell: "), said
-                assert f"both are connected to tcp://127.0.0.1:{port}, where the process at the other side" in said
+                assert (
+                    f"both are connected to tcp://127.0.0.1:{port}, served by a process that is not seen here" in said
+                )
+
+
+FORKING = """
+l = socket.create_server(('127.0.0.1', 0)) if {tcp} else socket.socket(1)
+if not {tcp}:
+    l.bind({name!r}), l.listen()
+print("ready", os.getpid(), l.getsockname()[1] if {tcp} else 0, flush=True)
+for _ in range(2):
+    s, _ = l.accept()
+    if not os.fork():
+        s.sendall(b'x'), s.recv(1), s.recv(1)
+        os._exit(0)
+    s.close()
+"""
+
+
+@pytest.mark.parametrize("tcp", [True, False])
+def test_a_server_with_a_process_for_each_client_is_no_broker(tmp_path: Path, tcp: bool) -> None:
+    name = f"{tmp_path}/b"
+    with started(*python(FORKING.format(tcp=tcp, name=name))) as server:
+        assert server.stdout is not None
+        port = server.stdout.readline().split()[2]
+        connect = (
+            f"socket.create_connection(('127.0.0.1', {port}))" if tcp else f"socket.socket(1); s.connect({name!r})"
+        )
+        code = f"s = {connect}\ns.recv(1), s.sendall(b'x')"
+        with joined("unix", code, code) as pair:
+            address = f"tcp://127.0.0.1:{port}" if tcp else name
+            require_unknown(links(*pair), f"both are connected to {address}, served by processes ")
+
+
+def test_a_program_that_one_drives_by_its_input_is_no_broker(tmp_path: Path) -> None:
+    tool = f"import socket, sys; s = socket.socket(1); s.connect('{tmp_path}/b'); sys.stdin.read()"
+    drives = f"import subprocess\nt = subprocess.Popen([sys.executable, '-c', {tool!r}], stdin=-1, stdout=-1)\n"
+    serves = f"l = socket.socket(1); l.bind('{tmp_path}/b'); l.listen()\nopen('{tmp_path}/l', 'w').close()\n"
+    waits = f"\nwhile not os.path.exists('{tmp_path}/l'): pass\n"
+    with joined("unix", f"{serves}s, _ = l.accept()", f"{waits}{drives}") as pair:
+        require_unknown(links(*pair), "both are connected to process ")

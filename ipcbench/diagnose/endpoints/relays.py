@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import cached_property
 
-from ipcbench.diagnose.endpoints.link import Link, Relay
+from ipcbench.diagnose.endpoints.link import Link, Relay, processes
 from ipcbench.diagnose.endpoints.netlink import LISTEN, TcpSocket
 from ipcbench.diagnose.endpoints.pipes import pipe_links
 from ipcbench.diagnose.endpoints.process import (
@@ -17,6 +17,7 @@ from ipcbench.diagnose.endpoints.process import (
     Key,
     Process,
     Unreadable,
+    command_of,
     read_process,
     shortened,
 )
@@ -25,6 +26,7 @@ from ipcbench.diagnose.endpoints.verdict import listed
 from ipcbench.util.units import format_bytes
 
 _CARRIES = {"data", "shared", "handshake"}
+_LAST_STREAM = 2
 _HERE = "here"
 """Where the other end of a TCP connection is, if it is listed and no process of it is seen."""
 
@@ -47,7 +49,11 @@ class Relays:
         """Return the third processes to which both are connected, if the connections lead from one to the other."""
         pids = set(self._holders.of(self._reached(one))) & set(self._holders.of(self._reached(two)))
         found = [self._relay(one, two, pid) for pid in sorted(pids - {one.pid, two.pid})]
-        return [relay for relay in (*found, *self._unseen(one, two)) if relay and relay.carried_bytes != 0]
+        relays = [relay for relay in found if relay]
+        for more in (self._served, self._unseen):  # one may be known in two ways
+            told = {leg.address for relay in relays for leg in relay.legs}
+            relays += [relay for relay in more(one, two) if not told.issuperset(leg.address for leg in relay.legs)]
+        return [relay for relay in relays if relay.carried_bytes != 0]
 
     def _relay(self, one: Process, two: Process, pid: int) -> Relay | None:
         if pid not in self._known:
@@ -66,12 +72,17 @@ class Relays:
     def _legs(self, process: Process, third: Process, pid: int) -> list[Link]:
         """Return what joins a process with a third one, unless the other one has it, too: then it joins the two."""
         mine, others = (self._every.of(each) for each in (process, third))
+        streams = {d.key for d in process.descriptors if d.fd <= _LAST_STREAM and d.kind in {"pipe", "socket"}}
+        drives = not any(key[0] == SOCKETS or key in third.by_key for key in streams)
+        carries = _CARRIES | (
+            {"standard stream"} if drives else set()
+        )  # its input and output, not what this one prints
         links = (
             *unix_links(process, third, mine, others, self._holders),
             *tcp_links(process, third, mine, others, self._holders),
             *pipe_links(process, third, self._holders),
         )
-        return [link for link in links if link.role in _CARRIES and pid not in link.others
+        return [link for link in links if link.role in carries and pid not in link.others
                 and not (link.kind == "unix" and is_system(link.address))]  # fmt: skip
 
     def _reached(self, process: Process) -> set[Key]:
@@ -79,7 +90,11 @@ class Relays:
         own = self._every.of(process)
         unix = {peer for each in own.unix for peer in self._unix_peers(each)}
         tcp = {inode for each in own.tcp.values() for inode in self._tcp_ends.get((each.remote, each.local), ())}
-        pipes = {key for key, held in process.by_key.items() if held[0].kind == "pipe" and any(d.fd > 2 for d in held)}
+        pipes = {
+            key
+            for key, held in process.by_key.items()
+            if held[0].kind == "pipe" and any(d.fd > _LAST_STREAM for d in held)
+        }
         return {(SOCKETS, inode) for inode in unix | tcp} | pipes
 
     def _unix_peers(self, inode: int) -> Iterator[int]:
@@ -106,6 +121,34 @@ class Relays:
         for each in self._every.tcp.values():
             if each.state != LISTEN:
                 found[each.local, each.remote].append(each.inode)
+        return found
+
+    def _served(self, one: Process, two: Process) -> Iterator[Relay]:
+        """Yield the addresses to which both are connected: a server may have a process for each client."""
+        near, far = self._clients(one), self._clients(two)
+        for address in sorted(near.keys() & far.keys()):
+            ends = {(SOCKETS, end) for side in (near, far) for _, ends in side[address] for end in ends}
+            pids = self._holders.of(ends)
+            if pids and set(pids) <= {one.pid, two.pid}:
+                continue  # one of the two serves it
+            who = f"{processes(pids)} ({shortened(command_of(pids[0]))})" if pids else "a process that is not seen here"
+            mine, others = ([leg for leg, _ in side[address]] for side in (near, far))
+            yield _relay(f"both are connected to {address}, served by {who}", mine, others)
+
+    def _clients(self, process: Process) -> dict[str, list[tuple[Link, list[int]]]]:
+        """Return address → links to the server there, and the other ends of them."""
+        found: dict[str, list[tuple[Link, list[int]]]] = defaultdict(list)
+        own = self._every.of(process)
+        listening = {s.local[1] for s in own.tcp.values() if s.state == LISTEN}
+        for tcp in own.tcp.values():
+            if tcp.state != LISTEN and tcp.remote[1] and tcp.local[1] not in listening:
+                leg = _tcp_leg(process, tcp)
+                found[leg.address].append((leg, self._tcp_ends.get((tcp.remote, tcp.local), [])))
+        for inode in own.unix:
+            for peer in self._unix_peers(inode):
+                far = self._every.unix.get(peer)
+                if far is not None and far.name:
+                    found[far.name].append((Link("unix", far.name, process.pid, 0, ()), [peer]))
         return found
 
     def _unseen(self, one: Process, two: Process) -> Iterator[Relay]:

@@ -14,7 +14,8 @@ from ipcbench.diagnose.endpoints.process import SOCKETS, Descriptor, Holders, Pr
 from ipcbench.diagnose.endpoints.sharing import unless_shared
 
 _SYSTEM = re.compile(
-    r"(/var)?/run/(systemd|dbus|nscd|avahi-daemon|screen)/|/dev/log$|/var/lib/sss/pipes/"
+    r"(/var)?/run/(systemd|dbus|nscd|avahi-daemon|cups|containerd|pcscd|screen)/|(/var)?/run/(docker|snapd)[^/]*\.(sock|socket)$"
+    r"|/dev/log$|/var/lib/sss/pipes/|.*/\.gnupg/S\.|@?.*/ibus/dbus-"
     r"|(/var)?/run/user/\d+/(bus$|at-spi/|systemd/|keyring|gnupg/|pulse|pipewire|wayland)"
     r"|@?/tmp/(\.X11-unix|\.ICE-unix|dbus-|tmux-\d+|ssh-[^/]+/agent)"
 )
