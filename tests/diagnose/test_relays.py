@@ -14,7 +14,7 @@ import pytest
 from ipcbench.diagnose.endpoints import agrees, links
 from tests.diagnose.pairs import program, python, started
 from tests.diagnose.test_health import NOBODY, as_nobody, is_root
-from tests.diagnose.test_matrix import require, require_unknown
+from tests.diagnose.test_matrix import may_unshare, require, require_unknown
 
 PROXY = """
 import zmq, threading
@@ -281,3 +281,45 @@ def test_a_program_that_one_drives_by_its_input_is_no_broker(tmp_path: Path) -> 
     waits = f"\nwhile not os.path.exists('{tmp_path}/l'): pass\n"
     with joined("unix", f"{serves}s, _ = l.accept()", f"{waits}{drives}") as pair:
         require_unknown(links(*pair), "both are connected to process ")
+
+
+@pytest.mark.skipif(not may_unshare("--net"), reason="may not make network namespaces")
+def test_a_broker_that_is_a_client_from_a_container_is_not_seen(tmp_path: Path) -> None:
+    """The sockets that the two have accepted are listed in its network namespace alone."""
+    serve = "l = socket.socket(1); l.bind('{0}/{1}'); l.listen(); open('{0}/{1}.up', 'w').close(); s, _ = l.accept()"
+    wait = f"while not all(os.path.exists(f'{tmp_path}/{{name}}.up') for name in 'ab'): pass\n"
+    connect = "".join(f"{name} = socket.socket(1); {name}.connect('{tmp_path}/{name}')\n" for name in "ab")
+    with (
+        started("unshare", "--net", *python(wait + connect)) as third,
+        joined("unix", serve.format(tmp_path, "a"), serve.format(tmp_path, "b")) as pair,
+    ):
+        assert third.stdout is not None
+        assert third.stdout.readline() == "ready\n"
+        require_unknown(links(*pair), f"both are connected to process {third.pid} (")
+
+
+def test_an_idle_pipe_beside_datagrams_is_in_use(tmp_path: Path) -> None:
+    """To send a datagram takes no connection."""
+    with program(*python(f"s = socket.socket(1, 2); s.bind('{tmp_path}/d')")):
+        code = f"s = socket.socket(1, 2); s.sendto(b'x', '{tmp_path}/d')"
+        with joined("pipe", code, code) as pair:
+            require_unknown(links(*pair), "both hold Unix datagram sockets that are connected to nobody")
+
+
+def test_a_filter_between_two_programs_of_a_shell_is_no_broker() -> None:
+    """As in `first | cat | second`, which have another pipe besides."""
+    code = """
+import subprocess
+r, w = os.pipe()
+first = subprocess.Popen(["sleep", "600"], stdout=-1, pass_fds=(w,))
+between = subprocess.Popen(["cat"], stdin=first.stdout, stdout=-1)
+second = subprocess.Popen(["sleep", "600"], stdin=between.stdout, pass_fds=(r,))
+os.close(r), os.close(w), first.stdout.close(), between.stdout.close()
+print("ready", first.pid, between.pid, second.pid, flush=True)
+sys.stdin.readline()
+first.kill(), between.kill(), second.kill()
+"""
+    with started(*python(code)) as parent:
+        assert parent.stdout is not None
+        first, between, second = map(int, parent.stdout.readline().split()[1:])
+        require_unknown(links(first, second), f"both are connected to process {between} (cat)")

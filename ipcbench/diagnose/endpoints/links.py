@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from pathlib import Path, PurePath
 
 from ipcbench.diagnose.endpoints.link import Link
 from ipcbench.diagnose.endpoints.memory import memory_links
-from ipcbench.diagnose.endpoints.netlink import SocketList, TcpSocket, parse_proc_tcp
+from ipcbench.diagnose.endpoints.netlink import SocketList, TcpSocket, UnixSocket, parse_proc_tcp
 from ipcbench.diagnose.endpoints.pipes import eventfd_links, pipe_links
 from ipcbench.diagnose.endpoints.process import (
     NAMESPACES,
@@ -18,6 +19,7 @@ from ipcbench.diagnose.endpoints.process import (
     Process,
     Unreadable,
     command_of,
+    other_networks,
     pids,
     read_process,
     require_running,
@@ -148,7 +150,7 @@ def _socket_lists(processes: Iterable[Process]) -> tuple[Sockets, list[str]]:
     """Return all sockets of the processes' network namespaces, and what keeps some from being listed.
 
     Each network namespace has a list of its own. It need not be that of the process: a Unix socket that a server has
-    accepted is in its client's.
+    accepted is in its client's. So the others are listed, too, if one is missing.
     """
     processes = list(processes)
     own = os.stat("/proc/self/ns/net").st_ino
@@ -165,6 +167,10 @@ def _socket_lists(processes: Iterable[Process]) -> tuple[Sockets, list[str]]:
             reasons.append(f"process {pid} is in another network namespace, {what}; {remedy}")
         except OSError as error:
             reasons.append(f"the kernel lists no sockets here (netlink sock_diag: {error.strerror})")
+    missing = {inode for process in processes for inode in process.inodes} - every.unix.keys() - every.tcp.keys()
+    for pid, _ in other_networks("unix") if missing else ():
+        with suppress(OSError), SocketList(pid) as sockets:  # it is left out where this user may not enter
+            every = Sockets({**sockets.unix(), **every.unix}, {**sockets.tcp(), **every.tcp})
     return every, reasons
 
 
@@ -197,6 +203,8 @@ def _rivals(one: Process, two: Process, near: Sockets, far: Sockets) -> list[str
     found = []
     if all(each.inodes - listed.unix.keys() - listed.tcp.keys() for each, listed in ((one, near), (two, far))):
         found.append("both hold sockets of other kinds (UDP, for example)")
+    if all(any(_is_alone(s) for s in listed.unix.values()) for listed in (near, far)):
+        found.append("both hold Unix datagram sockets that are connected to nobody, and may send to anybody")
     for writer, reader in ((one, two), (two, one)):
         for each in writer.descriptors:
             if each.kind == "file" and each.writes and each.fd > _LAST_STREAM:
@@ -204,6 +212,10 @@ def _rivals(one: Process, two: Process, near: Sockets, far: Sockets) -> list[str
                 if reads and not any(map_.path == each.target for map_ in reader.mappings):
                     found.append(f"both have {each.target} open")
     return list(dict.fromkeys(found))
+
+
+def _is_alone(found: UnixSocket) -> bool:
+    return found.type == socket.SOCK_DGRAM and found.peer is None
 
 
 def _with_libraries(found: list[Link], one: Process, two: Process) -> Iterator[Link]:

@@ -26,7 +26,7 @@ from ipcbench.diagnose.endpoints.verdict import listed
 from ipcbench.util.units import format_bytes
 
 _CARRIES = {"data", "shared", "handshake"}
-_LAST_STREAM = 2
+_STDERR = 2
 _HERE = "here"
 """Where the other end of a TCP connection is, if it is listed and no process of it is seen."""
 
@@ -72,11 +72,7 @@ class Relays:
     def _legs(self, process: Process, third: Process, pid: int) -> list[Link]:
         """Return what joins a process with a third one, unless the other one has it, too: then it joins the two."""
         mine, others = (self._every.of(each) for each in (process, third))
-        streams = {d.key for d in process.descriptors if d.fd <= _LAST_STREAM and d.kind in {"pipe", "socket"}}
-        drives = not any(key[0] == SOCKETS or key in third.by_key for key in streams)
-        carries = _CARRIES | (
-            {"standard stream"} if drives else set()
-        )  # its input and output, not what this one prints
+        carries = _CARRIES | ({"standard stream"} if self._is_fed(process, third) else set())
         links = (
             *unix_links(process, third, mine, others, self._holders),
             *tcp_links(process, third, mine, others, self._holders),
@@ -85,16 +81,26 @@ class Relays:
         return [link for link in links if link.role in carries and pid not in link.others
                 and not (link.kind == "unix" and is_system(link.address))]  # fmt: skip
 
+    def _is_fed(self, process: Process, third: Process) -> bool:
+        """Return whether the input or output of the third process leads to this one, as that of a tool or a filter; not
+        what the third one gets from a child's output.
+        """
+        for mine in third.descriptors:
+            if mine.fd < _STDERR and mine.kind == "socket" and (socket := self._every.unix.get(mine.key[1])):
+                if socket.peer is not None and process.sockets(socket.peer):
+                    return True
+            elif mine.fd < _STDERR and mine.kind == "pipe":
+                ends = [d for d in process.by_key.get(mine.key, ()) if d.reads != d.writes]
+                if any((mine.reads and d.writes) or (mine.writes and d.reads) for d in ends):
+                    return True
+        return False
+
     def _reached(self, process: Process) -> set[Key]:
         """Return the other ends of a process's connections, and its pipes."""
         own = self._every.of(process)
         unix = {peer for each in own.unix for peer in self._unix_peers(each)}
         tcp = {inode for each in own.tcp.values() for inode in self._tcp_ends.get((each.remote, each.local), ())}
-        pipes = {
-            key
-            for key, held in process.by_key.items()
-            if held[0].kind == "pipe" and any(d.fd > _LAST_STREAM for d in held)
-        }
+        pipes = {key for key, held in process.by_key.items() if held[0].kind == "pipe"}
         return {(SOCKETS, inode) for inode in unix | tcp} | pipes
 
     def _unix_peers(self, inode: int) -> Iterator[int]:
