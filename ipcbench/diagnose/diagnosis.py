@@ -21,7 +21,7 @@ from ipcbench.diagnose.prediction import (
     with_known_work_ns,
     with_unknown_work_ns,
 )
-from ipcbench.diagnose.what_if import WhatIf, what_ifs
+from ipcbench.diagnose.what_if import WhatIf, changed, late_ns, usual_first_call, what_ifs
 from ipcbench.errors import ConfigError
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
 from ipcbench.replay.run import Contender, Measured, Replays, Request, Say, require_some, select, share_ns
@@ -164,8 +164,8 @@ def diagnose(traffic: Traffic, request: Request, sample: Path | None = None, say
     costs = measure_costs(_sizes(traffic), sample)
     changes = list(what_ifs(traffic, costs)) if traffic.is_timed else []
     count = len(backends) + len(changes)
-    part = _part(traffic, share_ns(request, count))
-    contenders = _contenders(part, source, list(backends), changes, costs)
+    part = _part(changed(traffic, usual_first_call), share_ns(request, count))
+    contenders = _contenders(part, source, list(backends), changes)
     measured = {name: Measured() for name in contenders}
     sizes = ladder(min(traffic.largest_bytes, _LARGEST_TRIP_BYTES))
     Replays(contenders, measured, request, sizes, say).carry_out()
@@ -177,9 +177,7 @@ def diagnose(traffic: Traffic, request: Request, sample: Path | None = None, say
     }
     floors = tuple(_floor(traffic, backend, found) for backend, found in tables.items())
     known = next((floor.table for floor in floors if floor.backend == request.source), None)
-    waited_ns = _waited_ns(traffic)
-    lost_ns = waited_ns if waited_ns >= _LEAST_WAIT * traffic.recorded_ns else 0.0
-    recorded = Recorded(traffic, part, known, lost_ns)
+    recorded = Recorded(traffic, part, known, _lost_ns(traffic))
     judged = [*_replayed(recorded, contenders, measured, changes), *_from_recording(traffic)]
     judged.sort(key=lambda remedy: -remedy.gain_ratio.estimate)
     return Diagnosis(
@@ -217,18 +215,15 @@ def _sizes(traffic: Traffic) -> list[int]:
     return sorted({int(size) for size in chosen})
 
 
-def _contenders(
-    part: Traffic, source: str, backends: Sequence[str], changes: Sequence[WhatIf], costs: Costs
-) -> dict[str, Contender]:
+def _contenders(part: Traffic, source: str, backends: Sequence[str], changes: Sequence[WhatIf]) -> dict[str, Contender]:
     """Return all that takes turns, by name: the calls as recorded first."""
     found = {BASE: Contender(source, part)}
     found |= {f"{TRANSPORT}{name}": Contender(name, part, importance=1) for name in backends if name != source}
-    for change in what_ifs(part, costs):
-        if any(change.key == each.key for each in changes):
-            importance = 0 if change.condition else 1
-            found[change.key] = Contender(source, change.traffic, is_calibrated=False, importance=importance)
+    for change in changes:
+        after, importance = change.changed(part), 0 if change.condition else 1
+        found[change.key] = Contender(source, after, is_calibrated=False, importance=importance)
         if change.key == OUT_OF_BAND and RPC_BACKEND in backends:
-            found[RPC] = Contender(RPC_BACKEND, change.traffic, is_calibrated=False, importance=1)
+            found[RPC] = Contender(RPC_BACKEND, after, is_calibrated=False, importance=1)
     return found
 
 
@@ -268,17 +263,16 @@ def _replayed(
         times, change = measured[name].threads_ns, known.get(name)
         if name == BASE or not times:
             continue
-        changed, part = recorded.whole if change is None else change.traffic, contender.traffic
+        after, part = recorded.warm if change is None else change.changed(recorded.warm), contender.traffic
         pairs = zip(times, base, strict=False)  # of the rounds that both have
         if not is_timed:
             ends = [of_planned_ns(recorded, threads) for threads in times]
         elif not recorded.is_known:
-            is_once = name == FIRST_CALL
-            ends = [with_unknown_work_ns(recorded, part, *pair, is_once=is_once) for pair in pairs]
+            ends = [with_unknown_work_ns(recorded, part, *pair) for pair in pairs]
         elif name.startswith(TRANSPORT) or name == RPC:
-            ends = [over_another_transport_ns(recorded, changed, part, threads) for threads in times]
+            ends = [over_another_transport_ns(recorded, after, part, threads) for threads in times]
         else:
-            ends = [with_known_work_ns(recorded, changed, part, *pair) for pair in pairs]
+            ends = [with_known_work_ns(recorded, after, part, *pair) for pair in pairs]
         remedy = _remedy(name, contender.backend, ends, before_ns)
         yield remedy if change is None else replace(remedy, note=change.note, condition=change.condition)
 
@@ -290,13 +284,13 @@ def _remedy(key: str, backend: str, ends_ns: Sequence[float], recorded_ns: float
 
 
 def _from_recording(traffic: Traffic) -> Iterator[Remedy]:
-    """Yield what follows from the recording alone, of the client that took longest."""
+    """Yield what follows from the recording alone."""
     if not traffic.is_timed:
         return
-    thread = max(traffic.threads, key=lambda each: each.recorded_ns)
-    recorded_ns = float(thread.recorded_ns)
-    lost_ns = min(_waited_ns(traffic), recorded_ns - _undisturbed_ns(thread))
-    if lost_ns >= _LEAST_WAIT * recorded_ns:
+    recorded_ns = float(traffic.recorded_ns)
+    if any(late_ns(each) > _LEAST_GAIN * recorded_ns for each in traffic.threads):
+        yield _remedy(FIRST_CALL, "", [changed(traffic, usual_first_call).recorded_ns], recorded_ns)
+    if lost_ns := _lost_ns(traffic):
         condition = "the clients do not wait for one another as well" if len(traffic.threads) > 1 else ""
         yield replace(_remedy("neighbours", "", [recorded_ns - lost_ns], recorded_ns), condition=condition)
 
@@ -310,10 +304,17 @@ def _undisturbed_ns(thread: ThreadCalls) -> float:
     return float(sum(len(group) * np.quantile(group, 0.1) for group in groups))
 
 
-def _waited_ns(traffic: Traffic) -> float:
-    """Return for how long the slowest client and its server were ready to run and had no core; 0 if unknown. They may
-    have been so at the same time, so it is the most that this can have cost.
+def _lost_ns(traffic: Traffic) -> float:
+    """Return for how long the slowest client and its server were ready to run and had no core; 0 if unknown, or little.
+    They may have been so at the same time, so it is the most that this can have cost.
+
+    It is at most what the calls took beyond undisturbed ones, without a late first call and without each wait for an
+    absent server that is longer than all waits for a core: a server that starts may wait for a core while its client
+    waits for it, and that delays no call that it has.
     """
-    thread = max(traffic.threads, key=lambda each: each.recorded_ns)
-    names = {thread.name, thread.server}
-    return float(sum(traffic.waited_ns.get(name, 0) for name in names))
+    slowest = max(traffic.threads, key=lambda each: each.recorded_ns)
+    waited_ns = sum(traffic.waited_ns.get(name, 0) for name in {slowest.name, slowest.server})
+    thread = usual_first_call(slowest)
+    absent = thread.stuck_ns[thread.stuck_ns > waited_ns]
+    lost_ns = min(float(waited_ns), thread.recorded_ns - float(absent.sum()) - _undisturbed_ns(thread))
+    return lost_ns if lost_ns >= _LEAST_WAIT * slowest.recorded_ns else 0.0

@@ -7,16 +7,12 @@ replay: a call that took long outside of the part that was replayed stays as lon
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import numpy as np
+from dataclasses import dataclass, field
 
 from ipcbench.diagnose.attribution import floor_ns
+from ipcbench.diagnose.what_if import changed, usual_first_call
 from ipcbench.replay.latency_table import LatencyTable
 from ipcbench.replay.traffic import ThreadCalls, Traffic
-from ipcbench.trace.readers.batch import UNKNOWN
-
-_STUCK_RATIO = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +21,20 @@ class Recorded:
 
     Attributes:
         whole: all recorded calls.
-        part: those of them that were replayed.
+        part: those of them that were replayed, with a usual first call.
         floor: of the recorded transport, measured here; None if that is not known.
         lost_ns: what the slowest client of all waited for a core.
+        warm: all calls with a usual first one: what the changes are made to.
     """
 
     whole: Traffic
     part: Traffic
     floor: LatencyTable | None
     lost_ns: float
+    warm: Traffic = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "warm", changed(self.whole, usual_first_call))
 
     @property
     def is_known(self) -> bool:
@@ -42,9 +43,16 @@ class Recorded:
 
     def times_all(self, client: int) -> float:
         """Return how many times the messages of the part all messages of a client cost."""
-        whole, part = self.whole.threads[client], self.part.threads[client]
+        whole, part = self.warm.threads[client], self.part.threads[client]
         cost = float(floor_ns(part, self.floor).sum())
         return float(floor_ns(whole, self.floor).sum()) / cost if cost else len(whole.method) / len(part.method)
+
+    def kept_ns(self, client: int) -> int:
+        """Return what stays of a client's time, whatever becomes of its messages and its work: what its first call took
+        beyond a usual one, and all waiting for a server that was not there.
+        """
+        warm = self.warm.threads[client]
+        return self.whole.threads[client].recorded_ns - warm.recorded_ns + int(warm.stuck_ns.sum())
 
 
 def over_another_transport_ns(recorded: Recorded, changed: Traffic, part: Traffic, times_ns: Sequence[int]) -> float:
@@ -53,13 +61,13 @@ def over_another_transport_ns(recorded: Recorded, changed: Traffic, part: Traffi
 
     Args:
         recorded: before the change; all work is known.
-        changed: all calls after it.
+        changed: all calls after it, with a usual first one.
         part: those replayed.
         times_ns: of their clients in one round.
     """
     ends = [
         work_ns(thread)
-        + stuck_ns(thread)
+        + recorded.kept_ns(client)
         + recorded.times_all(client) * max(0, times_ns[client] - work_ns(part.threads[client]))
         for client, thread in enumerate(changed.threads)
     ]
@@ -83,35 +91,32 @@ def with_known_work_ns(
     ends = []
     for client, thread in enumerate(changed.threads):
         before = recorded.part.threads[client]
-        was_ns = before.recorded_ns - work_ns(before) - stuck_ns(before)
+        was_ns = before.recorded_ns - work_ns(before) - int(before.stuck_ns.sum())
         rest_ns = max(0, usual_ns[client] - work_ns(before))
         more_ns = was_ns - rest_ns
         left_ns = float(max(0, times_ns[client] - work_ns(part.threads[client])))
         left_ratio = left_ns / rest_ns if rest_ns else 0.0
         left_ns += left_ratio * min(more_ns, rest_ns) + beyond * max(0, more_ns - rest_ns)
-        whole = recorded.whole.threads[client]
+        whole = recorded.warm.threads[client]
         times_all = recorded.times_all(client)
         if was_ns > 0:
-            times_all = (whole.recorded_ns - work_ns(whole) - stuck_ns(whole)) / was_ns
-        ends.append(work_ns(thread) + stuck_ns(thread) + times_all * left_ns)
+            times_all = (whole.recorded_ns - work_ns(whole) - int(whole.stuck_ns.sum())) / was_ns
+        ends.append(work_ns(thread) + recorded.kept_ns(client) + times_all * left_ns)
     return max(ends)
 
 
-def with_unknown_work_ns(
-    recorded: Recorded, part: Traffic, times_ns: Sequence[int], usual_ns: Sequence[int], *, is_once: bool
-) -> float:
+def with_unknown_work_ns(recorded: Recorded, part: Traffic, times_ns: Sequence[int], usual_ns: Sequence[int]) -> float:
     """Return how long the slowest client would take, where the server's work is not known: what the recording takes
     beyond its replay may be that, and stays. A gain is that of the part, as many times as all its messages cost.
 
     Args:
         recorded, part, times_ns, usual_ns: as above.
-        is_once: whether all of the traffic has the gain only once.
     """
     beyond = part.calls_count / recorded.part.calls_count
     before_ns = recorded.part.recorded_ns
     gain_ns = before_ns - changed_ns(max(times_ns), max(usual_ns), before_ns, beyond)
     slowest = max(range(len(usual_ns)), key=lambda client: recorded.whole.threads[client].recorded_ns)
-    times_all = 1.0 if is_once else min(recorded.times_all(slowest), recorded.whole.recorded_ns / before_ns)
+    times_all = min(recorded.times_all(slowest), recorded.warm.recorded_ns / before_ns)
     return max(0.0, recorded.whole.recorded_ns - times_all * gain_ns)
 
 
@@ -136,17 +141,6 @@ def of_planned_ns(recorded: Recorded, times_ns: Sequence[int]) -> float:
 def work_ns(thread: ThreadCalls) -> int:
     """Return the work of both sides in all calls of a client, and between them."""
     return int((thread.gap_ns + thread.before_ns + thread.after_ns + thread.server_ns).sum())
-
-
-def stuck_ns(thread: ThreadCalls) -> int:
-    """Return for how long calls waited for a server that was not there to take them: what a queue is beyond ten times
-    the usual one. No transport changes that, and no replay shows it.
-    """
-    known = thread.queue_ns[thread.queue_ns != UNKNOWN]
-    if not len(known):
-        return 0
-    usual_ns = _STUCK_RATIO * int(np.median(known))
-    return int(np.maximum(known - usual_ns, 0).sum()) if usual_ns else 0
 
 
 def moved_bytes(traffic: Traffic) -> int:

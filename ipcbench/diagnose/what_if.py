@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -16,10 +17,13 @@ from ipcbench.diagnose.costs import Costs
 from ipcbench.replay.traffic import COLUMNS, ThreadCalls, Traffic
 from ipcbench.trace.readers.batch import UNKNOWN, Ints
 
+SERVER = "server"
 _LEAST_SHARE = 0.01
 """Of the recorded time: a remedy against less is not tried."""
 _LEAST_OTHERS, _SLOW_FIRST = 5, 10.0
-"""A first call is late if it took so many times as long as the usual one of at least so many others."""
+"""A first call is late if it took so many times as long as the usual one of at least so many others, and so many times
+more as it has bytes more.
+"""
 _LEAST_TINY_CALLS = 50
 _MERGED_CALLS = 100
 _PAID_BY_CALL = ("gap_ns", "before_ns", "after_ns")
@@ -32,19 +36,23 @@ _HANDLE_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """The recorded calls after a change.
+    """A change of the recorded calls, or of a part of them.
 
     Attributes:
-        key: of the remedy (remedies.py has its words).
-        traffic: after the change.
+        key: of the remedy (words.py has its words).
+        change: returns a client's calls after it.
         note: what was assumed; empty for nothing.
         condition: what nobody can tell from sizes alone, and must hold; empty for nothing.
     """
 
     key: str
-    traffic: Traffic
+    change: Callable[[ThreadCalls], ThreadCalls]
     note: str = ""
     condition: str = ""
+
+    def changed(self, traffic: Traffic) -> Traffic:
+        """Return traffic after the change."""
+        return changed(traffic, self.change)
 
 
 def what_ifs(traffic: Traffic, costs: Costs) -> Iterator[WhatIf]:
@@ -52,30 +60,27 @@ def what_ifs(traffic: Traffic, costs: Costs) -> Iterator[WhatIf]:
     least_ns = _LEAST_SHARE * traffic.recorded_ns
     own_ns = max((int(_own_work(each).sum()) for each in traffic.threads), default=0) if traffic.server_known else 0
     if own_ns > least_ns:
-        change, what = _changed(traffic, without_own_work), "all of the server's work but serialization is gone"
-        is_most = own_ns > traffic.recorded_ns / 2
-        yield WhatIf("server", change, what if is_most else "", "" if is_most else what)
-    if any(_late_ns(each) > least_ns for each in traffic.threads):
-        yield WhatIf("first call", _changed(traffic, usual_first_call))
+        what, is_most = "all of the server's work but serialization is gone", own_ns > traffic.recorded_ns / 2
+        yield WhatIf(SERVER, without_own_work, what if is_most else "", "" if is_most else what)
     packed_ns = sum(int((each.before_ns + each.after_ns - each.other_ns).sum()) for each in traffic.threads)
     if packed_ns > least_ns * len(traffic.threads):
         note = "the transport still makes its copies; without them, more is saved"
         note = f"the server is taken to serialize as the client does; {note}" if traffic.server_known else note
-        yield WhatIf("out of band", _changed(traffic, lambda thread: out_of_band(thread, costs)), note)
+        yield WhatIf("out of band", partial(out_of_band, costs=costs), note)
     if any(bool((_large(thread) > 0).any()) for thread in traffic.threads):
         condition = "the messages are arrays of float32, and half of their digits are enough"
-        change = _changed(traffic, lambda thread: half_precision(thread, costs))
-        yield WhatIf("half precision", change, condition=condition)
+        yield WhatIf("half precision", partial(half_precision, costs=costs), condition=condition)
     if any(_tiny(thread).sum() >= _LEAST_TINY_CALLS for thread in traffic.threads):
         note = f"{_MERGED_CALLS} calls become one, with all work of the server"
-        yield WhatIf("fewer calls", _changed(traffic, fewer_calls), note)
+        yield WhatIf("fewer calls", fewer_calls, note)
     returned = sum(int(_returns(thread).sum()) for thread in traffic.threads)
     if returned:
         condition = f"the {returned:,} replies that are followed by a request about as large are sent back in it"
-        yield WhatIf("stay on one side", _changed(traffic, stay_on_one_side), condition=condition)
+        yield WhatIf("stay on one side", stay_on_one_side, condition=condition)
 
 
-def _changed(traffic: Traffic, change: Callable[[ThreadCalls], ThreadCalls]) -> Traffic:
+def changed(traffic: Traffic, change: Callable[[ThreadCalls], ThreadCalls]) -> Traffic:
+    """Return traffic with a change of each client's calls."""
     return replace(traffic, threads=tuple(map(change, traffic.threads)))
 
 
@@ -83,7 +88,7 @@ def _own_work(thread: ThreadCalls) -> Ints:
     """Return the server's work in each call that is no serialization, without what a first call takes beyond others."""
     unpack, pack = own_serialization(thread)
     own = np.maximum(thread.server_ns, 0) - unpack - pack
-    if _late_ns(thread):
+    if late_ns(thread):
         own[0] = min(int(own[0]), int(np.median(own[1:])))
     return own
 
@@ -93,24 +98,36 @@ def without_own_work(thread: ThreadCalls) -> ThreadCalls:
     return replace(thread, server_ns=thread.server_ns - _own_work(thread))
 
 
-def _late_ns(thread: ThreadCalls) -> float:
+def _others(thread: ThreadCalls) -> tuple[Ints, float]:
+    """Return which calls the first one is compared with, of its method if they are enough, and how many times as long
+    it may take, for its bytes.
+    """
+    others = 1 + np.flatnonzero(thread.method[1:] == thread.method[0])
+    if len(others) < _LEAST_OTHERS:
+        others = np.arange(1, len(thread.method))
+    moved = thread.sent_bytes + thread.recv_bytes
+    return others, max(1.0, int(moved[0]) / max(1.0, float(np.median(moved[others])))) if len(others) else 1.0
+
+
+def late_ns(thread: ThreadCalls) -> float:
     """Return how much longer the first call took than the usual one; 0 if it is not far from that."""
-    same = thread.total_ns[1:][thread.method[1:] == thread.method[0]]
-    others = same if len(same) >= _LEAST_OTHERS else thread.total_ns[1:]
+    others, scale = _others(thread)
     if len(others) < _LEAST_OTHERS:
         return 0.0
-    first, usual = float(thread.total_ns[0]), float(np.median(others))
+    first, usual = float(thread.total_ns[0]), scale * float(np.median(thread.total_ns[others]))
     return first - usual if first > _SLOW_FIRST * usual else 0.0
 
 
 def usual_first_call(thread: ThreadCalls) -> ThreadCalls:
-    """Return the calls with a first one that takes no more work on either side than the usual one."""
-    columns = {}
+    """Return the calls with a first one that, if it was late, takes and waits no longer than the usual one."""
+    if not late_ns(thread):
+        return thread
+    (others, scale), columns = _others(thread), {}
     for name in ("before_ns", "after_ns", "other_ns", "server_ns", "server_most_ns", "queue_ns", "total_ns"):
         column = getattr(thread, name).copy()
-        column[0] = min(int(column[0]), int(np.median(column[1:])))
+        column[0] = max(min(int(column[0]), int(scale * np.median(column[others]))), UNKNOWN)
         columns[name] = column
-    return replace(thread, **columns) if _late_ns(thread) else thread
+    return replace(thread, **columns)
 
 
 def _large(thread: ThreadCalls) -> Ints:

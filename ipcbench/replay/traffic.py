@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from ipcbench.trace.readers.batch import Ints
+from ipcbench.trace.readers.batch import UNKNOWN, Ints
 
 COLUMNS = (
     "method", "gap_ns", "before_ns", "after_ns", "other_ns", "queue_ns", "server_ns", "server_most_ns", "total_ns",
@@ -21,6 +21,8 @@ COLUMNS = (
 """Of a client's calls."""
 
 _ENOUGH_CALLS = 20
+_FAR_RATIO = 10
+"""A wait that is so many times as long as the usual one is another wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,35 @@ class ThreadCalls:
     def recorded_ns(self) -> int:
         """From the first call's begin to the last one's end; without gaps, the calls alone."""
         return int(self.gap_ns.sum() + self.total_ns.sum())
+
+    @property
+    def stuck_ns(self) -> Ints:
+        """For how long each call waited for a server that was not there to take it: what its queue is beyond ten times
+        the usual one, or, where that is 0, beyond ten times what calls usually have between request and reply. No
+        transport changes that, and no replay shows it.
+        """
+        known = self.queue_ns[self.queue_ns != UNKNOWN]
+        if not len(known):
+            return np.zeros_like(self.total_ns)
+        usual_ns = _FAR_RATIO * int(np.median(known) or np.median(self._away_ns))
+        return np.maximum(self.queue_ns - usual_ns, 0)
+
+    @property
+    def replay_ns(self) -> Ints:
+        """What a replay of each call takes at most: all known work, and what it had between request and reply, that at
+        most ten times the usual, or as many times more as it has bytes more. What a call waited beyond it, for a server
+        that came late, no replay waits.
+        """
+        away, moved = self._away_ns, self.sent_bytes + self.recv_bytes
+        usual = np.median(moved) if len(moved) else 0
+        most = _FAR_RATIO * np.median(away) * np.maximum(1, moved / max(1, usual)) if len(away) else away
+        work = self.gap_ns + self.before_ns + self.after_ns + np.maximum(self.server_ns, 0)
+        return np.asarray(work + np.minimum(away, most).astype(np.int64), dtype=np.int64)
+
+    @property
+    def _away_ns(self) -> Ints:
+        work = self.before_ns + self.after_ns + np.maximum(self.server_ns, 0)
+        return np.maximum(self.total_ns - work, 0)
 
     def first(self, count: int) -> ThreadCalls:
         """Return the first `count` calls."""
@@ -127,14 +158,14 @@ class Traffic:
         return max(int(max(thread.sent_bytes.max(), thread.recv_bytes.max())) for thread in self.threads)
 
     def limited(self, duration_ns: float, calls_count: int | None = None) -> Traffic:
-        """Return the beginning of every thread: `calls_count` calls of each, else what took `duration_ns`.
+        """Return the beginning of every thread: `calls_count` calls of each, else what takes `duration_ns` to replay.
 
         For 20 calls it may be four times as long; each thread keeps at least one call.
         """
         threads = []
         for thread in self.threads:
             if calls_count is None:
-                ends = np.cumsum(thread.gap_ns + thread.total_ns)
+                ends = np.cumsum(thread.replay_ns)
                 usual, most = np.searchsorted(ends, (duration_ns, 4 * duration_ns), side="right").tolist()
                 count = max(usual, min(most, _ENOUGH_CALLS), 1)
             else:

@@ -22,8 +22,10 @@ import zmq
 
 from ipcbench import trace
 
-FAULTS = ("relay", "msgpack", "tiny", "slow server", "slow first call", "neighbour")
-_CALLS = {"relay": 60, "msgpack": 12, "tiny": 2000, "slow server": 100, "slow first call": 200, "neighbour": 200}
+_CALLS = {"relay": 60, "msgpack": 12, "tiny": 2000, "slow server": 100, "slow first call": 200, "neighbour": 200,
+          "late server": 200}  # fmt: skip
+_LATE_S = 2.0
+"""After its start, until the late server binds its address."""
 _DELAY_S = 0.005
 """Of the relay, each way."""
 _WORK_S, _ITEM_S = 0.001, 0.00006
@@ -43,6 +45,8 @@ def serve(fault: str, mended: bool, address: str, folder: str, ready: Any) -> No
     """Answer calls until an empty one."""
     trace.start(folder, service="server")
     server = zmq.Context.instance().socket(zmq.REP)
+    if fault == "late server" and not mended:
+        threading.Event().wait(_LATE_S)
     server.bind(address)
     ready.set()
     is_first = True
@@ -137,11 +141,12 @@ def main(fault: str, folder: str, mended: bool) -> int:
         ready = multiprocessing.Event()
         server = multiprocessing.Process(target=serve, args=(fault, mended, address, folder, ready))
         server.start()
-        ready.wait()
+        if fault != "late server" or mended:
+            ready.wait()
         trace.start(folder, service="client")
         client = zmq.Context.instance().socket(zmq.REQ)
         client.connect(f"tcp://127.0.0.1:{near.getsockname()[1]}" if is_relayed else address)
-        if fault != "slow first call" or mended:
+        if fault not in {"slow first call", "late server"} or mended:
             warm_up(client, fault, mended)
         with neighbours((os.cpu_count() or 1) if fault == "neighbour" and not mended else 0):
             took_ns = call_all(fault, mended, client)

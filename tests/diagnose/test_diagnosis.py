@@ -7,27 +7,39 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from ipcbench.diagnose.diagnosis import BASE, FIRST_CALL, TRANSPORT, Diagnosis, Remedy, _replayed, diagnose, source_of
+from ipcbench.diagnose.diagnosis import (
+    BASE,
+    FIRST_CALL,
+    TRANSPORT,
+    Diagnosis,
+    Remedy,
+    _from_recording,
+    _part,
+    _replayed,
+    diagnose,
+    source_of,
+)
 from ipcbench.diagnose.prediction import Recorded
-from ipcbench.diagnose.what_if import what_ifs
+from ipcbench.diagnose.what_if import changed, usual_first_call
 from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.run import Contender, Measured, Request
+from ipcbench.replay.traffic import ThreadCalls
 from ipcbench.stats.estimates import Interval
-from tests.diagnose.test_what_if import COSTS
 from tests.replay.made import thread, traffic
 
 ROOT = Path(__file__).parents[2]
 
 
-def diagnosed(fault: str, folder: Path, source: str) -> Diagnosis:
+def diagnosed(fault: str, folder: Path, source: str, budget_s: float = 60) -> Diagnosis:
     """Run the program with the fault, and diagnose what it recorded."""
     command = [sys.executable, "-m", "tests.diagnose.faulty", fault, str(folder / "trace")]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
     found = read_traffic(folder / "trace")
     assert found.server_known
-    return diagnose(found, Request(backends=("zmq", "shm"), rounds=3, budget_s=60, source=source))
+    return diagnose(found, Request(backends=("zmq", "shm"), rounds=3, budget_s=budget_s, source=source))
 
 
 def test_a_far_way_is_found_and_no_other_change_is_said_to_mend_it(tmp_path: Path) -> None:
@@ -45,6 +57,15 @@ def test_a_late_first_call_is_found(tmp_path: Path) -> None:
     made = diagnosed("slow first call", tmp_path, "zmq")
     assert made.remedies[0].key == "first call"
     assert made.remedies[0].predicted_ns.estimate < made.recorded_ns / 2
+
+
+def test_a_server_that_came_late_is_found_whatever_the_budget(tmp_path: Path) -> None:
+    """The wait for it is most of the time; if that cut what is replayed, it would be a single call."""
+    made = diagnosed("late server", tmp_path, "zmq", budget_s=8)
+    assert made.remedies[0].key == FIRST_CALL
+    assert made.remedies[0].predicted_ns.estimate < made.recorded_ns / 2
+    assert made.replayed_count > 20
+    assert not any(each.gain_ratio.low > 0.5 for each in made.others), "that wait for a server is no wait for a core"
 
 
 def remedy(*gain: float, rounds_count: int = 3, backend: str = "zmq", condition: str = "") -> Remedy:
@@ -126,18 +147,58 @@ def test_a_slow_call_beyond_the_part_that_is_replayed_is_gone_with_another_trans
     assert found.predicted_ns.high < whole.recorded_ns
 
 
-def test_a_server_that_came_late_is_gone_with_another_transport() -> None:
-    """The first call waited 100 ms for it; to warm up would help, and no transport."""
-    made = thread(50)
+def late(count: int = 50, late_ns: int = 100_000_000) -> ThreadCalls:
+    """Return calls of which the first waited for a server that came late."""
+    made = thread(count)
     made.queue_ns[:] = 1_000
-    made.queue_ns[0] += 100_000_000
-    made.total_ns[0] += 100_000_000
-    whole = traffic(made)
-    usual_ns = whole.recorded_ns - 100_000_000
-    changed = [each for each in what_ifs(whole, COSTS) if each.key == FIRST_CALL]
-    contenders = {BASE: Contender("zmq", whole), f"{TRANSPORT}shm": Contender("shm", whole),
-                  FIRST_CALL: Contender("zmq", changed[0].traffic)}  # fmt: skip
-    measured = {name: Measured(threads_ns=[[usual_ns]] * 3) for name in contenders}
-    found = {each.key: each for each in _replayed(Recorded(whole, whole, None, 0.0), contenders, measured, changed)}
-    assert not found[f"{TRANSPORT}shm"].helps
-    assert found[FIRST_CALL].gain_ratio.estimate > 0.8
+    made.queue_ns[0] += late_ns
+    made.total_ns[0] += late_ns
+    return made
+
+
+def test_a_server_that_came_late_is_gone_with_another_transport() -> None:
+    """To warm up would help, and no transport."""
+    whole = traffic(late())
+    part = changed(whole, usual_first_call)
+    contenders = {BASE: Contender("zmq", part), f"{TRANSPORT}shm": Contender("shm", part)}
+    measured = {name: Measured(threads_ns=[[part.recorded_ns]] * 3) for name in contenders}
+    (shm,) = _replayed(Recorded(whole, part, None, 0.0), contenders, measured, ())
+    assert not shm.helps
+    (first,) = _from_recording(whole)
+    assert first.key == FIRST_CALL
+    assert first.gain_ratio.estimate > 0.8
+
+
+@pytest.mark.parametrize("usual_queue_ns", [1_000, 0, -1])
+def test_a_late_server_cuts_what_is_replayed_to_its_first_call(usual_queue_ns: int) -> None:
+    """Nobody waits for it in a replay; nor for one that was away later."""
+    made = late(200, 20_000_000_000)
+    made.queue_ns[1:] = usual_queue_ns
+    part = _part(changed(traffic(made), usual_first_call), 200 * 210_000)
+    assert len(part.threads[0].method) == 200
+    assert len(traffic(made).limited(100 * 210_000).threads[0].method) >= 50
+    made.total_ns[:2] = made.total_ns[1::-1]
+    made.queue_ns[:2] = made.queue_ns[1::-1]
+    assert len(_part(traffic(made), 100 * 210_000).threads[0].method) >= 50
+
+
+def test_a_large_first_message_is_a_late_first_call() -> None:
+    made = thread(50)
+    made.sent_bytes[0], made.total_ns[0] = 2**24, 20_000_000
+    assert not list(_from_recording(traffic(made)))
+    made.sent_bytes[0] = 0
+    assert [each.key for each in _from_recording(traffic(made))] == [FIRST_CALL]
+
+
+@pytest.mark.parametrize("late_at", [0, 20])
+def test_a_wait_for_an_absent_server_is_a_wait_for_a_core(late_at: int) -> None:
+    """While it started, it waited 60 ms for a core; its calls are as quick as ever."""
+    made = late()
+    for column in (made.total_ns, made.queue_ns):
+        column[[0, late_at]] = column[[late_at, 0]]
+    waited_ns = {made.name: 60_000_000}
+    found = [each.key for each in _from_recording(replace(traffic(made), waited_ns=waited_ns))]
+    assert found == ([FIRST_CALL] if late_at == 0 else [])
+    made.total_ns[1:] += 3_000_000 * (made.method[1:] == 1) * (np.arange(49) % 3 > 0)
+    found = [each.key for each in _from_recording(replace(traffic(made), waited_ns=waited_ns))]
+    assert "neighbours" in found
