@@ -48,6 +48,10 @@ _LEAST_GAIN = 0.01
 _LEAST_WAIT = 0.05
 _LARGEST_TRIP_BYTES = 2**25
 """Of the floors: beyond it, times grow as bytes do."""
+LEAST_REPLAYED_CALLS = 6
+"""Of a client, for a claim: of fewer, not even the quickest and the slowest hold the usual one with 95 % confidence
+(1 − 2 · 0.5⁵ is 94 %), and what follows for all calls may be an accident of one.
+"""
 _LEAST_CALLS, _MOST_BYTES = 8, 2**28
 """Of each client, in a replay: at least so many calls, and beyond them no more bytes."""
 
@@ -64,6 +68,7 @@ class Remedy:
         gain_ratio: 1 − predicted / recorded, with its interval.
         note: what was assumed; empty for nothing.
         condition: what nobody can tell from sizes alone, and must hold; empty for nothing.
+        has_few_calls: whether too few calls were replayed to tell; then there are no intervals.
     """
 
     key: str
@@ -73,18 +78,19 @@ class Remedy:
     gain_ratio: Interval
     note: str = ""
     condition: str = ""
+    has_few_calls: bool = False
 
     @property
     def helps(self) -> bool:
-        """Whether all of its interval is a gain worth having; never with too few rounds to know, or on a condition."""
+        """Whether all of its interval is a gain worth having; never with too little to know, or on a condition."""
         return (
             self.is_sure and not self.condition and self.gain_ratio.low > 0 and self.gain_ratio.estimate >= _LEAST_GAIN
         )
 
     @property
     def is_sure(self) -> bool:
-        """Whether it has rounds enough for an interval, or needs none."""
-        return not self.backend or self.rounds_count >= MIN_CLAIM_ROUNDS
+        """Whether it has rounds and calls enough for an interval, or needs none."""
+        return not self.backend or (self.rounds_count >= MIN_CLAIM_ROUNDS and not self.has_few_calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,14 +279,31 @@ def _replayed(
             ends = [over_another_transport_ns(recorded, after, part, threads) for threads in times]
         else:
             ends = [with_known_work_ns(recorded, after, part, *pair) for pair in pairs]
-        remedy = _remedy(name, contender.backend, ends, before_ns)
+        is_few = _are_few(recorded.warm, recorded.part) or _are_few(after, part, fewest=0)
+        remedy = _remedy(name, contender.backend, ends, before_ns, has_few_calls=is_few)
         yield remedy if change is None else replace(remedy, note=change.note, condition=change.condition)
 
 
-def _remedy(key: str, backend: str, ends_ns: Sequence[float], recorded_ns: float, note: str = "") -> Remedy:
+def _are_few(whole: Traffic, part: Traffic, fewest: int = LEAST_REPLAYED_CALLS) -> bool:
+    """Return whether any client has too few calls in a part to speak for all of them, or the slowest less than `fewest`
+    at all.
+    """
+    slowest = max(whole.threads, key=lambda each: each.recorded_ns)
+    return len(slowest.method) < fewest or any(
+        len(some.method) < min(len(every.method), LEAST_REPLAYED_CALLS)
+        for every, some in zip(whole.threads, part.threads, strict=True)
+    )
+
+
+def _remedy(
+    key: str, backend: str, ends_ns: Sequence[float], recorded_ns: float, *, has_few_calls: bool = False
+) -> Remedy:
     predicted = _interval(ends_ns)
+    if has_few_calls:
+        predicted = Interval(*[predicted.estimate] * 3)
     gain = Interval(*(1 - end / recorded_ns for end in (predicted.high, predicted.estimate, predicted.low)))
-    return Remedy(key, backend, len(ends_ns) if backend else 0, predicted, gain, note)
+    rounds_count = len(ends_ns) if backend else 0
+    return Remedy(key, backend, rounds_count, predicted, gain, has_few_calls=has_few_calls)
 
 
 def _from_recording(traffic: Traffic) -> Iterator[Remedy]:

@@ -8,7 +8,16 @@ from functools import partial
 from typing import Any
 
 from ipcbench.diagnose.attribution import PARTS, Attribution, attribute
-from ipcbench.diagnose.diagnosis import SOURCES, TRANSPORT, USUAL_SOURCE, Diagnosis, Floor, Remedy, source_of
+from ipcbench.diagnose.diagnosis import (
+    LEAST_REPLAYED_CALLS,
+    SOURCES,
+    TRANSPORT,
+    USUAL_SOURCE,
+    Diagnosis,
+    Floor,
+    Remedy,
+    source_of,
+)
 from ipcbench.diagnose.words import remedy_words, said, word
 from ipcbench.render.document import document
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
@@ -33,11 +42,11 @@ def percent(ratio: float) -> str:
 
 
 def gain_words(remedy: Remedy) -> str:
-    """Return the percentage that a change saves, with its interval if it was replayed often enough."""
+    """Return the percentage that a change saves, with its interval if enough was replayed for one."""
     gain = remedy.gain_ratio
     texts = [f"{'−' if each < 0 else ''}{format_significant(100 * abs(each), 3)}" for each in
              (gain.estimate, gain.low, gain.high)]  # fmt: skip
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if remedy.rounds_count >= MIN_CLAIM_ROUNDS else texts[0]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if remedy.backend and remedy.is_sure else texts[0]
 
 
 def remedy_table(diagnosis: Diagnosis, chosen: Sequence[Remedy], title: str, language: Language) -> Table:
@@ -132,9 +141,12 @@ def sentences(diagnosis: Diagnosis, language: Language) -> Iterator[str]:
         yield say("ipc already")
     longest = max(len(thread.method) for thread in traffic.threads)
     if diagnosis.replayed_count < longest:
-        yield say("first calls", count=diagnosis.replayed_count)
+        count = diagnosis.replayed_count
+        yield say("first call") if count == 1 else say("first calls", count=count)
     if 0 < rounds < MIN_CLAIM_ROUNDS:
         yield say("few")
+    if any(each.has_few_calls for each in diagnosis.others):
+        yield say("few calls", count=LEAST_REPLAYED_CALLS)
     yield from (said(remark, language) for remark in diagnosis.remarks)
     yield from (
         say("failed", name=remedy_words(name, language)[0], reason=said(reason, language))
@@ -191,12 +203,12 @@ def unhelpful(diagnosis: Diagnosis) -> list[Remedy]:
 
 
 def unsure(diagnosis: Diagnosis) -> list[Remedy]:
-    """Return the remedies that were replayed too few times to tell whether they help."""
+    """Return the remedies of which too little was replayed to tell whether they help."""
     return [each for each in diagnosis.others if not each.is_sure]
 
 
 def nothing_helps(diagnosis: Diagnosis, language: Language) -> str:
-    """Return that nothing helps, or, if nothing was replayed often enough, that this is not known."""
+    """Return that nothing helps, or, if not enough was replayed, that this is not known."""
     return word("nothing helps" if any(each.is_sure for each in diagnosis.others) else "nothing known", language)
 
 

@@ -36,6 +36,11 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "已是本机传输：改用 IPC 不是解决办法。",
     ),
     "first calls": ("The first {count:,} calls of each client are replayed.", "每个客户端仅重放前 {count:,} 次调用。"),
+    "first call": ("The first call of each client is replayed.", "每个客户端仅重放第一次调用。"),
+    "few calls": (
+        "Of fewer than {count} calls of a client nothing is claimed: take a larger --budget, or record more calls.",
+        "客户端重放的调用不足 {count} 次时不作判断：请增大 --budget，或记录更多调用。",
+    ),
     "few": (
         "With fewer than three rounds no replayed change is ranked: take a larger --budget.",
         "不足三轮，重放的改动不作排名：请增大 --budget。",
@@ -80,10 +85,11 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "recording": ("recording", "记录"),
     "nothing helps": ("Nothing that was tried clearly helps.", "所尝试的改动均无明确收益。"),
     "nothing known": (
-        "Whether anything helps is not known: no change was replayed three times; take a larger --budget.",
-        "是否有效尚不可知：没有改动重放满三轮；请增大 --budget。",
+        "Whether anything helps is not known: no change was replayed three times with enough calls; take a larger "
+        "--budget.",
+        "是否有效尚不可知：没有改动以足够的调用重放满三轮；请增大 --budget。",
     ),
-    "unsure": ("What was replayed too few times to tell", "重放次数不足、无法判断的改动"),
+    "unsure": ("What was replayed too little to tell", "重放不足、无法判断的改动"),
     "conditional": ("What would help on a condition", "有条件有效的措施"),
     "others": ("What does not clearly help", "无明确收益的措施"),
     "what": ("What to change, and how to try it", "如何改动与尝试"),
@@ -156,8 +162,8 @@ PAGE: Final[dict[str, tuple[str, str]]] = {
     "saves": ("It saves {gain}.", "节省 {gain}。"),
     "assumed": ("Assumed: {note}.", "假设：{note}。"),
     "no rounds": (
-        "Nothing is ranked: no change was replayed three times; take a larger --budget.",
-        "未作排名：没有改动重放满三轮；请增大 --budget。",
+        "Nothing is ranked: no change was replayed three times with enough calls; take a larger --budget.",
+        "未作排名：没有改动以足够的调用重放满三轮；请增大 --budget。",
     ),
     "mostly unknown": (
         "{share} of the time is unknown, and nothing that was tried clearly helps: record the server, too.",
@@ -174,7 +180,7 @@ PAGE: Final[dict[str, tuple[str, str]]] = {
     "section where": ("Where the time went", "时间去向"),
     "section help": ("What would help", "有效措施"),
     "section conditional": ("On a condition", "有条件有效"),
-    "section unsure": ("Too few rounds", "轮次不足"),
+    "section unsure": ("Replayed too little", "重放不足"),
     "section others": ("No clear help", "无明确收益"),
     "section floors": ("Floors", "下限"),
     "section costs": ("Costs", "开销"),

@@ -23,10 +23,11 @@ from ipcbench.diagnose.diagnosis import (
     source_of,
 )
 from ipcbench.diagnose.prediction import Recorded
+from ipcbench.diagnose.render import gain_words
 from ipcbench.diagnose.what_if import changed, usual_first_call
 from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.run import Contender, Measured, Request
-from ipcbench.replay.traffic import ThreadCalls
+from ipcbench.replay.traffic import ThreadCalls, Traffic
 from ipcbench.stats.estimates import Interval
 from tests.replay.made import thread, traffic
 
@@ -82,8 +83,17 @@ def remedy(*gain: float, rounds_count: int = 3, backend: str = "zmq", condition:
         (remedy(0.1, 0.2, 0.3, condition="it is float32"), False),
         (remedy(0.001, 0.005, 0.008), False),
         (remedy(0.2, 0.2, 0.2, rounds_count=0, backend=""), True),
+        (replace(remedy(0.1, 0.2, 0.3), has_few_calls=True), False),
     ],
-    ids=["clear", "may be a loss", "two rounds", "on a condition", "less than one in a hundred", "as recorded"],
+    ids=[
+        "clear",
+        "may be a loss",
+        "two rounds",
+        "on a condition",
+        "less than one in a hundred",
+        "as recorded",
+        "few calls",
+    ],
 )
 def test_a_change_helps_only_if_all_of_its_interval_is_a_gain(made: Remedy, helps: bool) -> None:
     assert made.helps is helps
@@ -202,3 +212,32 @@ def test_a_wait_for_an_absent_server_is_a_wait_for_a_core(late_at: int) -> None:
     made.total_ns[1:] += 3_000_000 * (made.method[1:] == 1) * (np.arange(49) % 3 > 0)
     found = [each.key for each in _from_recording(replace(traffic(made), waited_ns=waited_ns))]
     assert "neighbours" in found
+
+
+def replayed(whole: Traffic, count: int) -> Remedy:
+    """Return what another transport would bring, from replays of so many calls that take half as long over it."""
+    part = replace(whole, threads=tuple(each.first(count) for each in whole.threads))
+    contenders = {BASE: Contender("zmq", part), f"{TRANSPORT}shm": Contender("shm", part)}
+    times = {name: 1_000_000 * count // (1 if name == BASE else 2) for name in contenders}
+    measured = {name: Measured(threads_ns=[[times[name]] * len(whole.threads)] * 3) for name in contenders}
+    (found,) = _replayed(Recorded(whole, part, None, 0.0), contenders, measured, ())
+    return found
+
+
+@pytest.mark.parametrize("server_ns", [50_000, -1])
+def test_a_replay_of_few_calls_claims_something(server_ns: int) -> None:
+    whole = traffic(thread(200, server_ns, total_ns=2_000_000))
+    assert replayed(whole, 6).helps
+    few = replayed(whole, 5)
+    assert not few.helps
+    assert not few.is_sure
+    assert few.predicted_ns.low == few.predicted_ns.high
+    assert "[" not in gain_words(few)
+    assert not replayed(traffic(thread(3, total_ns=2_000_000)), 3).is_sure, "nor does a recording of few"
+
+
+def test_a_client_of_few_calls_hides_what_others_show() -> None:
+    """All of its calls are replayed, and it is not the slowest."""
+    whole = traffic(thread(200, total_ns=2_000_000), thread(2, total_ns=2_000_000))
+    assert replayed(whole, 10).helps
+    assert not replayed(whole, 1).is_sure

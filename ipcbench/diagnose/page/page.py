@@ -161,7 +161,7 @@ def headline(diagnosis: Diagnosis, language: Language, before: Traffic | None = 
         rest.append(say("saves", gain=_with_unit(gain_words(best), "%")))
         if best.note:
             rest.append(say("assumed", note=said(best.note, language)))
-    elif max((each.rounds_count for each in diagnosis.others), default=0) < MIN_CLAIM_ROUNDS:
+    elif not any(each.backend and each.is_sure for each in diagnosis.others):
         lead = say("no rounds")
     elif unknown >= _LARGE_RATIO:
         lead = say("mostly unknown", share=percent(unknown))
