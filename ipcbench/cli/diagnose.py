@@ -451,8 +451,11 @@ def _bounds(every: Attribution, part: str, made: Diagnosis) -> tuple[float, floa
     from ipcbench.diagnose.attribution import AWAY
 
     least = 100 * every.share(part)
+    most, is_floor = least, part in {"fixed", "bytes"}
+    if is_floor and not any(floor.backend == made.source for floor in made.floors):
+        most += 100 * every.share("unknown")
     if part in {"server", "queue", "excess"} and not made.traffic.server_known:
-        return least, 100 * every.share(*AWAY)  # no floor measured now proves how little the server did then
-    if part in {"fixed", "bytes"} and not any(floor.backend == made.source for floor in made.floors):
-        return least, least + 100 * every.share("unknown")
-    return least, least
+        most = 100 * every.share(*AWAY)  # no floor measured now proves how little the server did then
+    elif is_floor and not made.traffic.server_known:
+        least = 0.0  # the server may have worked for as long
+    return least, most

@@ -16,12 +16,13 @@ from ipcbench.diagnose.attribution import Attribution, attribute, floors_ns
 from ipcbench.diagnose.costs import Costs, measure_costs
 from ipcbench.diagnose.prediction import (
     Recorded,
+    least_ns,
     of_planned_ns,
     over_another_transport_ns,
     with_known_work_ns,
     with_unknown_work_ns,
 )
-from ipcbench.diagnose.what_if import WhatIf, changed, late_ns, usual_first_call, what_ifs
+from ipcbench.diagnose.what_if import SERVER, WhatIf, changed, late_ns, usual_first_call, what_ifs
 from ipcbench.errors import ConfigError
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
 from ipcbench.replay.run import Contender, Measured, Replays, Request, Say, require_some, select, share_ns
@@ -226,7 +227,7 @@ def _contenders(part: Traffic, source: str, backends: Sequence[str], changes: Se
     found = {BASE: Contender(source, part)}
     found |= {f"{TRANSPORT}{name}": Contender(name, part, importance=1) for name in backends if name != source}
     for change in changes:
-        after, importance = change.changed(part), 0 if change.condition else 1
+        after, importance = change.changed(part), 0 if change.condition else 3 if change.key == SERVER else 1
         found[change.key] = Contender(source, after, is_calibrated=False, importance=importance)
         if change.key == OUT_OF_BAND and RPC_BACKEND in backends:
             found[RPC] = Contender(RPC_BACKEND, after, is_calibrated=False, importance=1)
@@ -279,6 +280,9 @@ def _replayed(
             ends = [over_another_transport_ns(recorded, after, part, threads) for threads in times]
         else:
             ends = [with_known_work_ns(recorded, after, part, *pair) for pair in pairs]
+        if is_timed:
+            least = float(least_ns(recorded, after))
+            ends = [max(end, least) for end in ends]
         is_few = _are_few(recorded.warm, recorded.part) or _are_few(after, part, fewest=0)
         remedy = _remedy(name, contender.backend, ends, before_ns, has_few_calls=is_few)
         yield remedy if change is None else replace(remedy, note=change.note, condition=change.condition)

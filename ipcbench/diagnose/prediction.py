@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from ipcbench.diagnose.attribution import floor_ns
 from ipcbench.diagnose.what_if import changed, usual_first_call
 from ipcbench.replay.latency_table import LatencyTable
@@ -117,7 +119,7 @@ def with_unknown_work_ns(recorded: Recorded, part: Traffic, times_ns: Sequence[i
     gain_ns = before_ns - changed_ns(max(times_ns), max(usual_ns), before_ns, beyond)
     slowest = max(range(len(usual_ns)), key=lambda client: recorded.whole.threads[client].recorded_ns)
     times_all = min(recorded.times_all(slowest), recorded.warm.recorded_ns / before_ns)
-    return max(0.0, recorded.whole.recorded_ns - times_all * gain_ns)
+    return recorded.whole.recorded_ns - times_all * gain_ns
 
 
 def changed_ns(time_ns: float, usual_ns: float, recorded_ns: float, beyond: float) -> float:
@@ -139,8 +141,20 @@ def of_planned_ns(recorded: Recorded, times_ns: Sequence[int]) -> float:
 
 
 def work_ns(thread: ThreadCalls) -> int:
-    """Return the work of both sides in all calls of a client, and between them."""
-    return int((thread.gap_ns + thread.before_ns + thread.after_ns + thread.server_ns).sum())
+    """Return the work of both sides in all calls of a client, and between them, as far as it is known."""
+    return int((thread.gap_ns + thread.before_ns + thread.after_ns + np.maximum(thread.server_ns, 0)).sum())
+
+
+def least_ns(recorded: Recorded, changed: Traffic) -> int:
+    """Return what calls after a change take at least: the known work of any client, and of any server, which has one
+    call at a time. If that of a server is more than the recording took, its clients did not call at the same time.
+    """
+    servers = [
+        sum(int(np.maximum(changed.threads[client].server_ns, 0).sum()) for client in clients)
+        for clients in changed.services
+    ]
+    together = [each for each in servers if each <= recorded.whole.recorded_ns]
+    return max([0, *together, *map(work_ns, changed.threads)])
 
 
 def moved_bytes(traffic: Traffic) -> int:

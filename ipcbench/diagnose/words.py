@@ -304,7 +304,7 @@ REMEDIES: Final[dict[str, tuple[str, str, str, str]]] = {
 
 SAYINGS: Final = {
     r"^all of the server's work but serialization is gone$": "服务端除序列化外的工作全部消除",
-    r"^([\d,]+) damaged lines or records are left out\.$": r"略去 \1 条损坏的行或记录。",
+    r"^([\d,]+) damaged (?:lines or records are|line or record is) left out\.$": r"略去 \1 条损坏的行或记录。",
     r"^the clients do not wait for one another as well$": "各客户端之间并不互相等待",
     r"^the transport still makes its copies; without them, more is saved$": "传输自身的复制仍在；若无复制，节省更多",
     r"^the server is taken to serialize as the client does; the transport still makes its copies; .*$":
@@ -313,16 +313,16 @@ SAYINGS: Final = {
     r"^the messages are arrays of float32, and half of their digits are enough$": "消息为 float32 数组，且一半精度已足够",
     r"^the ([\d,]+) replies that are followed by a request about as large are sent back in it$":
         r"\1 个应答之后的请求与之大小相近，且其中送回该应答",
-    r"^([\d,]+) calls of runs before the last one in the log are left out\.$": r"略去日志中最后一次运行之前的 \1 次调用。",
-    r"^([\d,]+) calls failed and are not replayed\.$": r"\1 次调用失败，不重放。",
-    r"^([\d,]+) calls have impossible times or sizes, or more than 1 GiB, and are not replayed\.$":
+    r"^([\d,]+) calls? of runs before the last one in the log (?:are|is) left out\.$": r"略去日志中最后一次运行之前的 \1 次调用。",
+    r"^([\d,]+) calls? failed and (?:are|is) not replayed\.$": r"\1 次调用失败，不重放。",
+    r"^([\d,]+) calls? (?:have|has) impossible times or sizes, or more than 1 GiB, .*$":
         r"\1 次调用的时间或大小不可能，或超过 1 GiB，不重放。",
-    r"^([\d,]+) calls have unknown sizes, and are not replayed: note them when recording\.$":
+    r"^([\d,]+) calls? (?:have|has) unknown sizes, .*$":
         r"\1 次调用的大小未知，不重放：请在记录时注明。",
-    r"^([\d,]+) calls began before the one before them ended; they follow it at once\.$":
+    r"^([\d,]+) calls? began before the one before (?:them|it) ended; .*$":
         r"\1 次调用在前一次结束之前开始，重放时紧随其后。",
-    r"^([\d,]+) calls are the inside of other calls, and are not replayed again\.$": r"\1 次调用在其他调用之内，不再重放。",
-    r"^([\d,]+) calls have no record, so they are not replayed\.$": r"\1 次调用没有记录，不重放。",
+    r"^([\d,]+) calls? (?:are|is) the inside of .*$": r"\1 次调用在其他调用之内，不再重放。",
+    r"^([\d,]+) calls? (?:have|has) no record, .*$": r"\1 次调用没有记录，不重放。",
     r"^Nobody made these calls: .*$": "这些调用未实际发出：只传输消息，不含客户端与服务端的工作；端到端时间至少如此。",
     r"^The client's work between calls is unknown: .*$": "调用之间客户端的工作未知：调用依次紧接。",
     r"^The clients of one server began up to (.+?) apart; .*$":

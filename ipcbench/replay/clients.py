@@ -33,6 +33,24 @@ _MOST_SPREAD_RATIO = 0.1
 """Of the recorded time: how far apart the clients of a server may begin without a remark."""
 
 
+_OF_ONE = {
+    "calls of runs before the last one in the log are left out.":
+        "call of runs before the last one in the log is left out.",
+    "calls failed and are not replayed.": "call failed and is not replayed.",
+    "calls have impossible times or sizes, or more than 1 GiB, and are not replayed.":
+        "call has impossible times or sizes, or more than 1 GiB, and is not replayed.",
+    "calls have unknown sizes, and are not replayed: note them when recording.":
+        "call has unknown sizes, and is not replayed: note them when recording.",
+    "calls began before the one before them ended; they follow it at once.":
+        "call began before the one before it ended; it follows it at once.",
+    "calls are the inside of other calls, and are not replayed again.":
+        "call is the inside of another call, and is not replayed again.",
+    "calls have no record, so they are not replayed.": "call has no record, so it is not replayed.",
+    "damaged lines or records are left out.": "damaged line or record is left out.",
+}  # fmt: skip
+"""Remark on several calls or lines → on one."""
+
+
 @dataclass(slots=True)
 class _Reading:
     """The state while the files are read."""
@@ -135,12 +153,12 @@ def _make(source: str, state: _Reading) -> Traffic:
             f"{source}: no calls to replay: none has a request and a reply ({state.notes.lines_count:,} lines, "
             f"{state.notes.damaged_count:,} of them damaged)"
         )
-    remarks = [f"{count:,} {what}" for what, count in state.counts.items() if count]
+    remarks = [_counted(count, what) for what, count in state.counts.items() if count]
     if state.notes.damaged_count:
-        remarks.append(f"{state.notes.damaged_count:,} damaged lines or records are left out.")
+        remarks.append(_counted(state.notes.damaged_count, "damaged lines or records are left out."))
     gaps_known = not state.unrecorded_count and state.has_begins
     if state.unrecorded_count:
-        remarks.append(f"{state.unrecorded_count:,} calls have no record, so they are not replayed.")
+        remarks.append(_counted(state.unrecorded_count, "calls have no record, so they are not replayed."))
     if not gaps_known:
         threads = [replace(thread, gap_ns=np.zeros_like(thread.gap_ns)) for thread in threads]
     if not state.is_timed:
@@ -166,6 +184,11 @@ def _make(source: str, state: _Reading) -> Traffic:
         waited_ns={name: sum(filter(None, parts)) for name, parts in state.waited_ns.items() if None not in parts},
         is_timed=state.is_timed,
     )
+
+
+def _counted(count: int, what: str) -> str:
+    """Return a remark on so many calls or lines."""
+    return f"{count:,} {_OF_ONE[what] if count == 1 else what}"
 
 
 def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int], state: _Reading) -> ThreadCalls:

@@ -98,7 +98,8 @@ class Contender:
     Attributes:
         is_calibrated: whether round trips of several sizes follow its calls.
         importance: what becomes of it after the first round if not all rounds fit into the budget: 0 is then left out,
-            1 only if not even as many rounds fit as a claim needs, 2 never.
+            1 only if not even as many rounds fit as a claim needs, 2 never. Nor is 3, and whatever is below 2 has not
+            even a first round if the budget could then not hold as many rounds of 2 and 3 as a claim needs.
         lists: the calls of each client, as the processes carry them out.
     """
 
@@ -229,15 +230,14 @@ class Replays:
                 if index and round_s > left_s:
                     self._say(f"the budget is spent after {index} of {self._request.rounds} rounds")
                     return
-                self._round(index, run_dir, switchboard)
+                self._round(index, run_dir, switchboard, started_s + self._request.budget_s)
                 round_s = time.monotonic() - begun_s
 
     def _leave_out_some(self, round_s: float, left_s: float) -> float:
         """Leave out what matters least until all rounds fit, or, of what matters more, until as many fit as a claim
         needs: the slowest first, since a change that made the calls slow is no remedy. Return what a round then takes.
         """
-        costs = {name: _START_S + max(self._measured[name].threads_ns[0], default=0) / 1e9 for name in self._contenders
-                 if self._measured[name].threads_ns}  # fmt: skip
+        costs = {name: self._cost_s(name) for name in self._contenders if self._measured[name].threads_ns}
         every_s = sum(costs.values())
         for importance, rounds in ((0, self._request.rounds), (1, min(self._request.rounds, MIN_CLAIM_ROUNDS))):
             names = [name for name, each in self._contenders.items() if each.importance == importance and name in costs]
@@ -246,15 +246,35 @@ class Replays:
                     break
                 round_s *= 1 - costs[name] / every_s
                 every_s -= costs[name]
-                del self._contenders[name]
-                self._say(f"{name}: left out of later rounds, for which the budget has no room")
+                self._leave_out(name)
         return round_s
 
-    def _round(self, index: int, run_dir: RunDir, switchboard: Switchboard) -> None:
+    def _leave_out(self, name: str) -> None:
+        del self._contenders[name]
+        self._say(f"{name}: left out of what follows, for which the budget has no room")
+
+    def _has_room(self, name: str, left_s: float) -> bool:
+        """Return whether a contender can have its first replay, and what matters most all those that a claim needs."""
+        most = [each for each, other in self._contenders.items() if other.importance > 1]
+        if name in most or self._request.rounds < MIN_CLAIM_ROUNDS:
+            return True
+        missing_s = sum(self._cost_s(each) * (MIN_CLAIM_ROUNDS - len(self._measured[each].threads_ns)) for each in most)
+        return self._cost_s(name) + missing_s <= left_s or all(self._contenders[each].importance < 3 for each in most)
+
+    def _cost_s(self, name: str) -> float:
+        """Return how long a replay takes: as the first one did, else as its calls take at most."""
+        done = self._measured[name].threads_ns
+        calls = self._contenders[name].traffic.threads
+        return _START_S + (max(done[0], default=0) if done else max(int(each.replay_ns.sum()) for each in calls)) / 1e9
+
+    def _round(self, index: int, run_dir: RunDir, switchboard: Switchboard, until_s: float) -> None:
         names = [name for name in self._contenders if not self._measured[name].failure]
         random.Random(f"{self._request.seed}/{index}").shuffle(names)  # noqa: S311 - an order, not a secret
         for name in names:
             contender, measured = self._contenders[name], self._measured[name]
+            if not index and not self._has_room(name, until_s - time.monotonic()):
+                self._leave_out(name)
+                continue
             try:
                 clients, _, trips = self._once(contender, run_dir, switchboard)
             except IpcbenchError as error:

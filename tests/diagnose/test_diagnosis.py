@@ -236,6 +236,23 @@ def test_a_replay_of_few_calls_claims_something(server_ns: int) -> None:
     assert not replayed(traffic(thread(3, total_ns=2_000_000)), 3).is_sure, "nor does a recording of few"
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+def test_three_clients_of_one_thread_are_predicted_to_end_before_it_does(is_known: bool) -> None:
+    """It works for 150 µs on each of their calls, one at a time; the replay was impossibly quick."""
+    server_most_ns = 150_000 if is_known else 1_000_000
+    made = [thread(20, 150_000, str(number), "s", total_ns=500_000, server_most_ns=server_most_ns)
+            for number in range(3)]  # fmt: skip
+    whole, work_ns = traffic(*made), 3 * 20 * 150_000
+    contenders = {BASE: Contender("zmq", whole), f"{TRANSPORT}shm": Contender("shm", whole)}
+    measured = {BASE: Measured(threads_ns=[[made[0].recorded_ns] * 3] * 3),
+                f"{TRANSPORT}shm": Measured(threads_ns=[[1] * 3] * 3)}  # fmt: skip
+    (found,) = _replayed(Recorded(whole, whole, None, 0.0), contenders, measured, ())
+    assert found.predicted_ns.low == pytest.approx(work_ns)
+    apart = replace(whole, threads=tuple(replace(each, total_ns=each.total_ns - 200_000) for each in made))
+    (found,) = _replayed(Recorded(apart, apart, None, 0.0), contenders, measured, ())
+    assert found.predicted_ns.low < work_ns, "they called one after another"
+
+
 def test_a_client_of_few_calls_hides_what_others_show() -> None:
     """All of its calls are replayed, and it is not the slowest."""
     whole = traffic(thread(200, total_ns=2_000_000), thread(2, total_ns=2_000_000))

@@ -167,7 +167,7 @@ def test_of_calls_inside_others_the_outer_ones_are_replayed(tmp_path):
     traffic = read_traffic(tmp_path)
     assert traffic.methods == ("Do",)
     assert traffic.layouts == {"Do": "float32[5]>float32[7]"}
-    assert traffic.remarks == ("1 calls are the inside of other calls, and are not replayed again.",)
+    assert traffic.remarks == ("1 call is the inside of another call, and is not replayed again.",)
 
 
 def test_impossible_calls_are_left_out_and_counted(tmp_path):

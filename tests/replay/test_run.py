@@ -68,6 +68,23 @@ def test_a_budget_is_too_small_for_the_rounds_that_a_claim_needs(left_s: float, 
     assert "".join(replays._contenders) == kept
 
 
+@pytest.mark.parametrize(
+    ("left_s", "rounds", "most", "kept"),
+    [(100.0, 3, 3, "abcd"), (7.0, 3, 3, "abcd"), (6.9, 3, 3, "ab"), (5.9, 3, 3, "ab"), (1.0, 2, 3, "abcd"),
+     (1.0, 3, 2, "abcd")],
+)  # fmt: skip
+def test_first_rounds_spend_the_budget_for_what_matters_most(left_s: float, rounds: int, most: int, kept: str) -> None:
+    """A replay takes 1 s, nearly all of it to start its processes; two matter, in three rounds each."""
+    importance = {"a": 2, "b": most, "c": 1, "d": 0}
+    nothing = traffic(thread(1, 0, total_ns=0, before_ns=0, after_ns=0, other_ns=0))
+    contenders = {name: Contender("shm", nothing, importance=importance[name]) for name in importance}
+    measured = {name: Measured() for name in importance}
+    replays = Replays(contenders, measured, Request(("shm",), rounds=rounds), ladder(100))
+    assert "".join(name for name in contenders if replays._has_room(name, left_s)) == kept
+    measured["a"].threads_ns.append([0])
+    assert replays._has_room("c", 6.0), "what is done needs no more room"
+
+
 def test_three_clients_of_one_server_wait_for_one_another():
     threads = [thread(10, 5_000_000, str(number), server="s") for number in range(3)]
     measured = replay(traffic(*threads), Request(("pipe",), rounds=3)).measured["pipe"]
