@@ -448,14 +448,15 @@ def _judged(made: Diagnosis, part: str, percent: float) -> int:
 
 def _bounds(every: Attribution, part: str, made: Diagnosis) -> tuple[float, float]:
     """Return the least and the most that a part of the time is, %: what is unknown may belong to it."""
-    from ipcbench.diagnose.attribution import AWAY
+    from ipcbench.diagnose.attribution import AWAY, attribute
+    from ipcbench.diagnose.what_if import changed
 
     least = 100 * every.share(part)
-    most, is_floor = least, part in {"fixed", "bytes"}
-    if is_floor and not any(floor.backend == made.source for floor in made.floors):
-        most += 100 * every.share("unknown")
     if part in {"server", "queue", "excess"} and not made.traffic.server_known:
-        most = 100 * every.share(*AWAY)  # no floor measured now proves how little the server did then
-    elif is_floor and not made.traffic.server_known:
-        least = 0.0  # the server may have worked for as long
-    return least, most
+        return least, 100 * every.share(*AWAY)  # no floor measured now proves how little the server did then
+    if part in {"fixed", "bytes"}:
+        floor = next((each.table for each in made.floors if each.backend == made.source), None)
+        working = changed(made.traffic, lambda each: replace(each, server_ns=each.server_most_ns))
+        most = least if floor else least + 100 * every.share("unknown")
+        return 100 * attribute(working, floor)[0].share(part), most  # at least, if the server worked as long as it can
+    return least, least
