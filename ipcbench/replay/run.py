@@ -34,6 +34,8 @@ from ipcbench.trace.readers.batch import Ints
 STALL_S = 10.0
 _START_S = 1.0
 """Estimated time to start and end the processes of a replay."""
+_RESERVE = 1.5
+"""Of the time that replays took: later ones may take so many times as long."""
 
 Say = Callable[[str], None]
 
@@ -98,8 +100,8 @@ class Contender:
     Attributes:
         is_calibrated: whether round trips of several sizes follow its calls.
         importance: what becomes of it after the first round if not all rounds fit into the budget: 0 is then left out,
-            1 only if not even as many rounds fit as a claim needs, 2 never. Nor is 3, and whatever is below 2 has not
-            even a first round if the budget could then not hold as many rounds of 2 and 3 as a claim needs.
+            1 only if not even as many rounds fit as a claim needs, 2 never. Nor is 3: with it, 2 and 3 begin, and
+            whatever is below has not even a first round if as many of these as a claim needs would then not fit.
         lists: the calls of each client, as the processes carry them out.
     """
 
@@ -208,6 +210,8 @@ class Replays:
         self._request = request
         self._ladder_bytes = ladder_bytes
         self._say = say
+        self._took_s: dict[str, float] = {}
+        """By contender: its longest replay, from the start of its processes to their end."""
 
     def carry_out(self, *, pilots: bool = False) -> None:
         """Replay round after round while the budget lasts; the first round always runs.
@@ -256,13 +260,16 @@ class Replays:
     def _has_room(self, name: str, left_s: float) -> bool:
         """Return whether a contender can have its first replay, and what matters most all those that a claim needs."""
         most = [each for each, other in self._contenders.items() if other.importance > 1]
-        if name in most or self._request.rounds < MIN_CLAIM_ROUNDS:
+        is_usual = all(self._contenders[each].importance < 3 for each in most)
+        if name in most or is_usual or self._request.rounds < MIN_CLAIM_ROUNDS:
             return True
         missing_s = sum(self._cost_s(each) * (MIN_CLAIM_ROUNDS - len(self._measured[each].threads_ns)) for each in most)
-        return self._cost_s(name) + missing_s <= left_s or all(self._contenders[each].importance < 3 for each in most)
+        return self._cost_s(name) + _RESERVE * missing_s <= left_s
 
     def _cost_s(self, name: str) -> float:
-        """Return how long a replay takes: as the first one did, else as its calls take at most."""
+        """Return how long a replay takes: as the ones before did, else as its calls take at most."""
+        if name in self._took_s:
+            return self._took_s[name]
         done = self._measured[name].threads_ns
         calls = self._contenders[name].traffic.threads
         return _START_S + (max(done[0], default=0) if done else max(int(each.replay_ns.sum()) for each in calls)) / 1e9
@@ -270,9 +277,11 @@ class Replays:
     def _round(self, index: int, run_dir: RunDir, switchboard: Switchboard, until_s: float) -> None:
         names = [name for name in self._contenders if not self._measured[name].failure]
         random.Random(f"{self._request.seed}/{index}").shuffle(names)  # noqa: S311 - an order, not a secret
+        if not index and any(each.importance > 2 for each in self._contenders.values()):
+            names.sort(key=lambda name: self._contenders[name].importance < 2)  # their times tell what else has room
         for name in names:
-            contender, measured = self._contenders[name], self._measured[name]
-            if not index and not self._has_room(name, until_s - time.monotonic()):
+            contender, measured, begun_s = self._contenders[name], self._measured[name], time.monotonic()
+            if not index and not self._has_room(name, until_s - begun_s):
                 self._leave_out(name)
                 continue
             try:
@@ -281,6 +290,7 @@ class Replays:
                 measured.failure = str(error)
                 self._say(f"warning: {name} failed: {error}")
                 continue
+            self._took_s[name] = max(time.monotonic() - begun_s, self._took_s.get(name, 0.0))
             measured.trips_ns.append(trips)
             measured.threads_ns.append(
                 [int(client["end_ns"][-1] - client["end_ns"][0] + client["total_ns"][0]) for client in clients]
