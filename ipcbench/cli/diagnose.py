@@ -320,7 +320,8 @@ def _links(job: _Job, printed: _Printed) -> int:
     word = next(iter(job.traffic.transports), None) if job.traffic else None
     fits = None if word is None else agrees(found, word)
     verdict = found.verdict.split("\n") if found.second is None else [found.verdict]  # a line for each pair
-    lines = [*verdict, *found.notes, *([fits.text] if fits else [])]
+    notes = (note for note in found.notes if note not in found.verdict)
+    lines = [*verdict, *notes, *([fits.text] if fits else [])]
     printed.add("links", links_fields(found, word, fits), "\n".join(map(printable, lines)))
     if fits is not None and fits.answer == "contradicts":
         return EXIT_FAILED

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from ipcbench.diagnose.endpoints.link import Link
-from ipcbench.diagnose.endpoints.verdict import HANDSHAKE_BYTES, agrees_with, judge
+from ipcbench.diagnose.endpoints.verdict import agrees_with, judge
 
 UNIX = Link("unix", "/a/socket", 1, 2, ("Unix socket, process 1 fd 3 inode 5",))
 TCP = Link("tcp", "tcp://127.0.0.1:80", 1, 2, ("TCP",), sent_bytes=10, received_bytes=20, rtt_us=5)
-BUSY = replace(TCP, sent_bytes=HANDSHAKE_BYTES)
+BUSY = replace(TCP, sent_bytes=2**16)
 IDLE = replace(TCP, sent_bytes=0, received_bytes=0)
 PIPE = Link("pipe", "pipe without a name", 1, 2, ("pipe",))
 OUTPUT = replace(PIPE, address="pipe without a name (standard output)", role="standard stream")
@@ -23,6 +23,8 @@ SHARED = replace(PIPE, role="shared", others=(7,))
 UNCOUNTED = replace(TCP, sent_bytes=None)
 ZMQ = replace(UNIX, library="ZeroMQ")
 OWN = replace(SEGMENT, address="/dev/shm/ipcb-x", library="ipcbench")
+HANDSHAKE = replace(TCP, role="handshake")
+FILE = Link("file", "/a/file", 1, 2, ("open file",), "unclear")
 BELL = Link("eventfd", "eventfd 4", 1, 2, ("eventfd 4",), "wake-up")
 
 
@@ -36,22 +38,30 @@ BELL = Link("eventfd", "eventfd 4", 1, 2, ("eventfd 4",), "wake-up")
         ([TCP], "in use: tcp://127.0.0.1:80; evidence: TCP; process 1 has sent 10 B and received 20 B", [TCP]),
         ([IDLE], "cannot tell: tcp://127.0.0.1:80 has carried nothing yet", []),
         ([IDLE, INPUT], "cannot tell: tcp://127.0.0.1:80 has carried nothing yet", []),
-        ([SEGMENT, BELL], "in use: shared memory /dev/shm/x; evidence", [SEGMENT]),
+        ([SEGMENT, BELL], "cannot tell: shared memory /dev/shm/x, eventfd 4 join them", [SEGMENT, BELL]),
+        ([UNIX, BELL], "cannot tell: unix socket /a/socket, eventfd 4 join them", [UNIX, BELL]),
+        ([UNIX, replace(BELL, library="ZeroMQ")], "in use: unix socket /a/socket", [UNIX]),
+        ([SEGMENT, OWN], "cannot tell: shared memory /dev/shm/x, shared memory", [SEGMENT, OWN]),
+        ([UNIX, FILE], "cannot tell: unix socket /a/socket, open file /a/file join them", [UNIX, FILE]),
+        ([FILE, SHARED], "cannot tell: pipe without a name is held by process 7, too: any of them may use it; let", []),
+        ([FILE], "cannot tell: both have open file /a/file; whether one reads what the other writes is not", []),
+        ([TCP, HANDSHAKE], "in use: tcp://127.0.0.1:80", [TCP]),
+        ([SEGMENT, replace(SHARED, library="MPI")], "in use: shared memory", [SEGMENT]),
         ([SEGMENT, IDLE], "in use: shared memory /dev/shm/x; evidence", [SEGMENT]),
-        ([SEGMENT, UNIX, BELL], "cannot tell: shared memory /dev/shm/x and unix socket", [SEGMENT, UNIX]),
-        ([SEGMENT, PIPE], "cannot tell: shared memory /dev/shm/x and pipe", [SEGMENT, PIPE]),
-        ([SEGMENT, SHARED], "cannot tell: shared memory /dev/shm/x and pipe", [SEGMENT, SHARED]),
-        ([SEGMENT, UNCOUNTED], "cannot tell: shared memory /dev/shm/x and tcp", [SEGMENT, UNCOUNTED]),
-        ([OWN, UNIX, BELL], "in use: shared memory /dev/shm/ipcb-x (ipcbench); evidence", [OWN]),
-        ([OWN, ZMQ], "cannot tell: shared memory /dev/shm/ipcb-x (ipcbench) and unix socket", [OWN, ZMQ]),
+        ([SEGMENT, UNIX, BELL], "cannot tell: shared memory /dev/shm/x, unix socket", [SEGMENT, UNIX, BELL]),
+        ([SEGMENT, PIPE], "cannot tell: shared memory /dev/shm/x, pipe", [SEGMENT, PIPE]),
+        ([SEGMENT, SHARED], "cannot tell: shared memory /dev/shm/x, pipe", [SEGMENT, SHARED]),
+        ([SEGMENT, UNCOUNTED], "cannot tell: shared memory /dev/shm/x, tcp", [SEGMENT, UNCOUNTED]),
+        ([OWN, UNIX, BELL], "cannot tell: shared memory /dev/shm/ipcb-x (ipcbench), unix socket", [OWN, UNIX, BELL]),
+        ([OWN, ZMQ], "cannot tell: shared memory /dev/shm/ipcb-x (ipcbench), unix socket", [OWN, ZMQ]),
         ([OWN, SEGMENT, UNIX], "cannot tell: shared memory", [OWN, SEGMENT, UNIX]),
         ([SHARED], "cannot tell: pipe without a name is held by process 7, too: any of them may use it; let each", []),
         ([SHARED, INPUT], "cannot tell: pipe without a name is held by process 7, too", []),
         ([SHARED, IDLE], "cannot tell: pipe without a name is held by process 7, too", []),
-        ([SHARED, TCP], "in use: tcp://127.0.0.1:80", [TCP]),
+        ([SHARED, TCP], "cannot tell: tcp://127.0.0.1:80, pipe without a name join them", [TCP, SHARED]),
         ([replace(SEGMENT, role="untouched")], "cannot tell: shared memory /dev/shm/x is mapped in both, but", []),
-        ([SEGMENT, TCP], "in use: shared memory", [SEGMENT]),
-        ([SEGMENT, BUSY], "cannot tell: shared memory /dev/shm/x and tcp", [SEGMENT, BUSY]),
+        ([SEGMENT, TCP], "cannot tell: shared memory /dev/shm/x, tcp", [SEGMENT, TCP]),
+        ([SEGMENT, BUSY], "cannot tell: shared memory /dev/shm/x, tcp", [SEGMENT, BUSY]),
         ([replace(SEGMENT, role="untouched"), PIPE], "in use: pipe without a name", [PIPE]),
         ([OUTPUT], "cannot tell: only standard streams join them", []),
         ([ERRORS], "cannot tell: only standard streams", []),
@@ -84,6 +94,8 @@ def test_a_verdict_is_wrong(links: list[Link], verdict: str, carriers: list[Link
         ([UNIX, TCP], "shm", "contradicts"),
         ([SEGMENT, UNIX], "shm", "cannot tell"),
         ([SEGMENT, UNIX], "TCP", "contradicts"),
+        ([UNIX, FILE], "TCP", "cannot tell"),  # what is open as a file may be anything
+        ([UNIX, FILE], "IPC", "cannot tell"),
         ([IDLE], "TCP", "cannot tell"),
         ([IDLE], "shm", "cannot tell"),
         ([SHARED], "TCP", "cannot tell"),

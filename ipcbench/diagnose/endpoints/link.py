@@ -6,7 +6,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["tcp", "unix", "pipe", "shared memory", "mapped file", "semaphore", "eventfd"]
+Kind = Literal[
+    "tcp",
+    "unix",
+    "pipe",
+    "shared memory",
+    "mapped file",
+    "semaphore",
+    "eventfd",
+    "udp",
+    "socket",
+    "file",
+    "terminal",
+    "message queue",
+]
 Role = Literal[
     "data", "standard stream", "wake-up", "watch", "untouched", "shared", "inherited", "unclear", "handshake"
 ]
@@ -14,7 +27,8 @@ Role = Literal[
 says "look again". `watch`: one of the two pipes by which multiprocessing notices the end of a process. `untouched`:
 memory that is mapped in both, and one of them has never looked into it. `shared`: a third process holds an end of it,
 too, so that the data may pass between other processes than the two. `inherited`: two children of one process hold both
-ends, as a fork leaves them. `unclear`: a file that both may write in memory, which need not pass anything on.
+ends, as a fork leaves them. `unclear`: both hold it and may pass data by it, which nothing shows: a file that both may
+write in memory, an open file, UDP, a message queue.
 `handshake`: it has carried no more than what its library says by itself, to begin and to keep it alive."""
 
 MEMORY: frozenset[Kind] = frozenset({"shared memory", "mapped file"})
@@ -26,7 +40,7 @@ class Link:
     """A socket connection, a pipe, a segment … that two processes hold."""
 
     kind: Kind
-    """What it is; `unix` is a Unix socket."""
+    """What it is; `unix` is a Unix socket, `socket` one of another kind, or one that no list has."""
     address: str
     """As a user would name it: a path, `tcp://host:port` …; in words if it has no name."""
     first: int

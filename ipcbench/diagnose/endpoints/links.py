@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from typing import Final
 
-from ipcbench.diagnose.endpoints.link import Link
+from ipcbench.diagnose.endpoints.link import MEMORY, Link, Relay
 from ipcbench.diagnose.endpoints.memory import memory_links
 from ipcbench.diagnose.endpoints.netlink import SocketList, TcpSocket, UnixSocket, parse_proc_tcp
 from ipcbench.diagnose.endpoints.pipes import eventfd_links, pipe_links
@@ -19,6 +20,7 @@ from ipcbench.diagnose.endpoints.process import (
     Process,
     Unreadable,
     command_of,
+    leader,
     other_networks,
     pids,
     read_process,
@@ -26,12 +28,13 @@ from ipcbench.diagnose.endpoints.process import (
     shortened,
 )
 from ipcbench.diagnose.endpoints.relays import Relays
+from ipcbench.diagnose.endpoints.rivals import rival_links
 from ipcbench.diagnose.endpoints.sockets import Sockets, common_servers, is_system, tcp_links, unix_links
-from ipcbench.diagnose.endpoints.verdict import Agreement, State, agrees_with, judge
+from ipcbench.diagnose.endpoints.verdict import Agreement, State, agrees_with, counted, judge, unless_elsewhere
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.util.text import printable
 
-_LAST_STREAM = 2
+_BETWEEN_LOOKS_S: Final = 0.02
 _BEYOND = "a third process may stand between them, or one may read the other's memory (process_vm_readv)"
 
 
@@ -73,22 +76,25 @@ def links(first: int, second: int | None = None) -> Links:
     if second is None:
         return _with_any(first)
     require_running("pid", second)
-    if first == second:
-        reason = f"both are process {first}; the kernel does not see what passes inside one process (threads, inproc)"
+    if leader(first) == leader(second):
+        threads = "".join(f" ({pid} is one of its threads)" for pid in (first, second) if pid != leader(pid))
+        inside = "the kernel does not see what passes inside one process (threads, inproc)"
+        reason = f"both are process {leader(first)}{threads}; {inside}"
         return _unknown(first, second, reason)
     try:
         one, two = read_process(first), read_process(second)
         every, reasons = _socket_lists((one, two))
         holders = Holders()
-        relays = Relays(every, holders, (one, two)).between(one, two)
+        between = Relays(every, holders, (one, two))
+        relays = between.between(one, two)
         near, far = every.of(one), every.of(two)
-        found, notes = _between(one, two, near, far, holders)
+        found, notes = _between(one, two, every, holders)
+        state, verdict, carriers = _judged(one, two, found, relays, between)
     except Unreadable as reason:
         return _unknown(first, second, str(reason))
     gone = [each.pid for each in (one, two) if not each.is_same()]
     if gone:
         return _unknown(first, second, f"process {gone[0]} ended while it was looked at")
-    state, verdict, carriers = judge(found, _rivals(one, two, near, far), relays)
     beside = [relay.text for relay in relays if relay.text not in verdict]
     said = " ".join(relay.text for relay in relays)
     servers = [f"both are connected to {server}" for server in common_servers(near, far) if server not in said]
@@ -125,13 +131,12 @@ def _with_any(first: int) -> Links:
     listed, reasons = _socket_lists((one, *others))
     commands, every, carriers = {first: one.command}, list[Link](), list[Link]()
     lines, states, holders = list[str](), set[State](), Holders()
-    near, relays = listed.of(one), Relays(listed, holders, (one, *others))
+    relays = Relays(listed, holders, (one, *others))
     for other in others:
-        far = listed.of(other)
-        found, _ = _between(one, other, near, far, holders)
+        found, _ = _between(one, other, listed, holders)
         found = tuple(link for link in found if not (link.kind == "unix" and is_system(link.address)))
-        if found:
-            state, verdict, data = judge(found, _rivals(one, other, near, far), relays.between(one, other))
+        if any(link.role != "unclear" or link.kind in MEMORY for link in found):  # UDP joins everybody
+            state, verdict, data = _judged(one, other, found, relays.between(one, other), relays)
             every += found
             carriers += data
             states.add(state)
@@ -155,23 +160,30 @@ def _socket_lists(processes: Iterable[Process]) -> tuple[Sockets, list[str]]:
     processes = list(processes)
     own = os.stat("/proc/self/ns/net").st_ino
     members = {process.namespaces["net"]: process.pid for process in processes if process.inodes}
-    every, reasons = Sockets({}, {}), []
+    every, reasons = Sockets({}, {}, {}), []
     for network, pid in members.items():
         try:
             with SocketList(None if network == own else pid) as sockets:
-                every = Sockets({**every.unix, **sockets.unix()}, {**every.tcp, **sockets.tcp()})
+                every = _merged(every, network, sockets.unix(), sockets.tcp())
         except PermissionError:
-            every = Sockets(every.unix, {**every.tcp, **_tcp_of(pid)})
+            every = _merged(every, network, {}, _tcp_of(pid))
             what = "whose Unix sockets cannot be listed, and whose TCP is not counted"
             remedy = "run this inside it (`nsenter`, `docker exec`), or as root"
             reasons.append(f"process {pid} is in another network namespace, {what}; {remedy}")
         except OSError as error:
             reasons.append(f"the kernel lists no sockets here (netlink sock_diag: {error.strerror})")
     missing = {inode for process in processes for inode in process.inodes} - every.unix.keys() - every.tcp.keys()
-    for pid, _ in other_networks("unix") if missing else ():
-        with suppress(OSError), SocketList(pid) as sockets:  # it is left out where this user may not enter
-            every = Sockets({**sockets.unix(), **every.unix}, {**sockets.tcp(), **every.tcp})
+    others = {own: None, **{network: pid for pid, network, _ in other_networks("unix")}} if missing else {}
+    for network, inside in others.items():
+        if network not in members:
+            with suppress(OSError), SocketList(inside) as sockets:  # it is left out where this user may not enter
+                every = _merged(every, network, sockets.unix(), sockets.tcp())
     return every, reasons
+
+
+def _merged(every: Sockets, network: int, unix: dict[int, UnixSocket], tcp: dict[int, TcpSocket]) -> Sockets:
+    networks = {**dict.fromkeys(tcp, network), **every.networks}
+    return Sockets({**unix, **every.unix}, {**tcp, **every.tcp}, networks)
 
 
 def _tcp_of(pid: int) -> dict[int, TcpSocket]:
@@ -180,10 +192,26 @@ def _tcp_of(pid: int) -> dict[int, TcpSocket]:
     return {each.inode: each for table in tables if table.exists() for each in parse_proc_tcp(table.read_text())}
 
 
-def _between(
-    one: Process, two: Process, near: Sockets, far: Sockets, holders: Holders
-) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+def _judged(
+    one: Process, two: Process, found: Sequence[Link], relays: Sequence[Relay], between: Relays
+) -> tuple[State, str, tuple[Link, ...]]:
+    """Return what is in use; where a third process could be, too, only after a second look at what moves."""
+    state, verdict, carriers = judge(found, relays)
+    if state == "cannot tell" or not relays or not counted(carriers):
+        return state, verdict, carriers
+    time.sleep(_BETWEEN_LOOKS_S)
+    every, _ = _socket_lists((one, two))
+    moved = [link for link in _between(one, two, every, between.holders)[0] if link.kind == "tcp"]
+    again = between.with_sockets(every).between(one, two)
+    reason = unless_elsewhere((carriers, relays), (moved, again))
+    if reason is None:
+        return state, verdict, carriers
+    return "cannot tell", reason, (*carriers, *(leg for relay in again for leg in relay.legs))
+
+
+def _between(one: Process, two: Process, every: Sockets, holders: Holders) -> tuple[tuple[Link, ...], tuple[str, ...]]:
     """Return what joins two processes, and notes."""
+    near, far = every.of(one), every.of(two)
     found = [
         *memory_links(one, two),
         *unix_links(one, two, near, far, holders),
@@ -193,29 +221,8 @@ def _between(
     ]
     apart = [kind for kind in NAMESPACES if one.namespaces[kind] != two.namespaces[kind]]
     notes = [f"the processes are in two {kind} namespaces" for kind in apart]
+    found += rival_links(one, two, every, found)
     return tuple(_with_libraries(found, one, two)), tuple(notes)
-
-
-def _rivals(one: Process, two: Process, near: Sockets, far: Sockets) -> list[str]:
-    """Return what could carry data besides links, in words: sockets of other kinds, and a file that one may write and
-    the other reads.
-    """
-    found = []
-    if all(each.inodes - listed.unix.keys() - listed.tcp.keys() for each, listed in ((one, near), (two, far))):
-        found.append("both hold sockets of other kinds (UDP, for example)")
-    if all(any(_is_alone(s) for s in listed.unix.values()) for listed in (near, far)):
-        found.append("both hold Unix datagram sockets that are connected to nobody, and may send to anybody")
-    for writer, reader in ((one, two), (two, one)):
-        for each in writer.descriptors:
-            if each.kind == "file" and each.writes and each.fd > _LAST_STREAM:
-                reads = any(other.reads and other.fd > _LAST_STREAM for other in reader.by_key.get(each.key, ()))
-                if reads and not any(map_.path == each.target for map_ in reader.mappings):
-                    found.append(f"both have {each.target} open")
-    return list(dict.fromkeys(found))
-
-
-def _is_alone(found: UnixSocket) -> bool:
-    return found.type == socket.SOCK_DGRAM and found.peer is None
 
 
 def _with_libraries(found: list[Link], one: Process, two: Process) -> Iterator[Link]:
@@ -224,18 +231,22 @@ def _with_libraries(found: list[Link], one: Process, two: Process) -> Iterator[L
     watched = any(link.role == "watch" for link in found)
     locks = any(link.kind == "semaphore" for link in found)
     for link in found:
-        if link.library is None and link.kind in {"unix", "tcp", "pipe"} and link.role == "data":
-            if channels:
-                text = f"both hold files of ipcbench's channel {sorted(channels)[0]}"
-                yield replace(link, library="ipcbench", evidence=(*link.evidence, text))
-                continue
-            if (link.kind == "pipe" and locks) or (
+        library, text = None, ""
+        if link.library is None and link.role in {"data", "shared"}:
+            parents = one.parent == two.parent and one.parent in link.others
+            if link.role == "shared" and not (parents and link.address.startswith(("pipe without", "pair "))):
+                pass  # a third process, of which nothing is known
+            elif link.role == "shared" and "MPI" in one.libraries & two.libraries:
+                library, text = "MPI", "the launcher of MPI, which has started both, holds it, too"
+            elif link.others and link.others != (one.parent,):
+                pass
+            elif channels and (link.kind == "tcp" or f"/{NAME_PREFIX}" in link.address) and link.kind not in MEMORY:
+                library, text = "ipcbench", f"both hold files of ipcbench's channel {sorted(channels)[0]}"
+            elif (link.kind == "pipe" and locks) or (
                 link.kind == "unix" and watched and link.address.startswith("pair ")
             ):
-                text = "multiprocessing's semaphores or watch pipes join the processes too"
-                yield replace(link, library="multiprocessing", evidence=(*link.evidence, text))
-                continue
-        yield link
+                library, text = "multiprocessing", "multiprocessing's semaphores or watch pipes join the processes too"
+        yield link if library is None else replace(link, library=library, evidence=(*link.evidence, text))
 
 
 def _channels(process: Process) -> set[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ipcbench.diagnose.endpoints.link import Link, Role, fds
 from ipcbench.diagnose.endpoints.process import Descriptor, Holders, Key, Process
 from ipcbench.diagnose.endpoints.sharing import unless_shared
+from ipcbench.spec import NAME_PREFIX
 
 _FORK_SERVER = "multiprocessing.forkserver"
 """In the command of every process that comes from such a server."""
@@ -31,7 +32,8 @@ def pipe_links(first: Process, second: Process, holders: Holders) -> Iterator[Li
         loop = both_ends and not any(p.is_blocking(s[0].fd) for p, s in ((first, mine), (second, others)))
         if loop and not named:
             continue  # what wakes an event loop, copied by a fork
-        role: Role = "wake-up" if loop else "watch" if key in watch else _role(mine, others)
+        is_bell = loop and f"/{NAME_PREFIX}" in mine[0].target
+        role: Role = "wake-up" if is_bell else "watch" if key in watch else _role(mine, others)
         address = mine[0].target.removesuffix(" (deleted)") if named else _words(mine, others)
         if role == "data" and both_ends and not named and first.parent == second.parent:
             role = "inherited"
@@ -90,9 +92,12 @@ def _is_one_way(writer: list[Descriptor], reader: list[Descriptor]) -> bool:
 
 
 def eventfd_links(first: Process, second: Process) -> Iterator[Link]:
-    """Yield a link for each eventfd that both processes hold."""
+    """Yield a link for each eventfd that both processes hold; those of a library that a fork has copied are its own."""
+    is_zmq = "ZeroMQ" in first.libraries & second.libraries
     for key, held in first.by_key.items():
         if held[0].kind == "eventfd" and key in second.by_key:
             mine, others = (fds([d.fd for d in side]) for side in (held, second.by_key[key]))
             text = f"eventfd {key[1]}: process {first.pid} {mine}, process {second.pid} {others}"
-            yield Link("eventfd", f"eventfd {key[1]}", first.pid, second.pid, (text,), "wake-up")
+            blocks = (p.is_blocking(d[0].fd) for p, d in ((first, held), (second, second.by_key[key])))
+            library = "ZeroMQ" if is_zmq and not any(blocks) else None
+            yield Link("eventfd", f"eventfd {key[1]}", first.pid, second.pid, (text,), "wake-up", library)

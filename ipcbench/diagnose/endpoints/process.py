@@ -20,7 +20,6 @@ _LIBRARIES: Final = {
     "ZeroMQ": re.compile(rb"/libzmq[^/]*$|/zmq/backend/"),
     "MPI": re.compile(rb"/libmpi[^/]*$|/libmpich[^/]*$"),
 }
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _MOST_PAGES: Final = 2**16
 """Of a mapping, how many pages are looked at: 256 MiB of small ones."""
@@ -34,6 +33,8 @@ no device that could be told from another, has one of the devices below."""
 EVENTFDS: Final = -1
 SOCKETS: Final = -2
 PIPES: Final = -3
+TERMINALS: Final = -4
+_TERMINAL: Final = re.compile(r"/dev/ptmx|/dev/pts/(?:ptmx|(\d+))")
 _NUMBERED: Final = re.compile(r"(socket|pipe):\[(\d+)\]")
 """What a descriptor of such a thing leads to: it tells as much as a look at the thing itself, for less."""
 
@@ -48,8 +49,8 @@ class Descriptor:
 
     fd: int
     """Its number."""
-    kind: Literal["socket", "pipe", "eventfd", "file"]
-    """`pipe` is a named one too."""
+    kind: Literal["socket", "pipe", "eventfd", "file", "terminal"]
+    """`pipe` is a named one too; `terminal` is either side of one that programs make (pty)."""
     key: Key
     """What it leads to; of a socket, a pipe without a name and an eventfd its number in the kernel."""
     reads: bool
@@ -106,14 +107,17 @@ class Process:
         """Inodes of its sockets."""
         return {each.key[1] for each in self.descriptors if each.kind == "socket"}
 
-    @property
-    def age_s(self) -> float:
-        """For how long it has run."""
-        return float(_text("/proc/uptime").split()[0]) - self.started / _TICKS_PER_S
-
     def sockets(self, inode: int) -> list[Descriptor]:
         """Return the descriptors of a socket."""
         return self.by_key.get((SOCKETS, inode), [])
+
+    def protocol(self, fd: int) -> str | None:
+        """Return what the kernel calls the protocol of a socket (`UDP`, `UNIX-STREAM` …); None if it is gone."""
+        try:
+            name = os.getxattr(f"/proc/{self.pid}/fd/{fd}", "system.sockprotoname")
+        except OSError:
+            return None
+        return name.rstrip(b"\0").decode(errors="replace")
 
     def has_touched(self, key: tuple[str, int]) -> bool | None:
         """Return whether this process has a page of a mapping in its page table; None if the kernel does not say, or
@@ -175,6 +179,12 @@ def require_running(field_name: str, pid: int) -> None:
     """
     if isinstance(pid, bool) or not isinstance(pid, int) or pid <= 0 or not Path("/proc", str(pid)).exists():
         raise ConfigError(field_name, pid, "the number of a running process, as `ps` shows it here")
+
+
+def leader(pid: int) -> int:
+    """Return the process to which a thread belongs; a process's own number is that of its first thread."""
+    match = re.search(r"^Tgid:\s*(\d+)", _text(f"/proc/{pid}/status"), re.MULTILINE)
+    return int(match[1]) if match else pid
 
 
 def pids() -> list[int]:
@@ -302,9 +312,8 @@ def _descriptors(pid: int) -> tuple[Descriptor, ...]:
     return tuple(found)
 
 
-def _look_at(pid: int, name: str, target: str) -> tuple[Literal["pipe", "eventfd", "file"], Key] | None:
-    """Return what a descriptor that is no socket leads to; None for a terminal, /dev/null, a folder, an epoll
-    instance …
+def _look_at(pid: int, name: str, target: str) -> tuple[Literal["pipe", "eventfd", "file", "terminal"], Key] | None:
+    """Return what a descriptor that is no socket leads to; None for /dev/null, a folder, an epoll instance …
 
     Raises:
         FileNotFoundError: it was closed meanwhile.
@@ -315,6 +324,9 @@ def _look_at(pid: int, name: str, target: str) -> tuple[Literal["pipe", "eventfd
         return "eventfd", (EVENTFDS, _eventfd(pid, name))
     if not target.startswith("/"):
         return None
+    if match := _TERMINAL.fullmatch(target):
+        number = match[1] or _info(pid, name, "tty-index")
+        return None if number is None else ("terminal", (TERMINALS, int(number)))
     status = os.stat(f"/proc/{pid}/fd/{name}")
     key = status.st_dev, status.st_ino
     return ("pipe", key) if stat.S_ISFIFO(status.st_mode) else ("file", key) if stat.S_ISREG(status.st_mode) else None
@@ -322,8 +334,14 @@ def _look_at(pid: int, name: str, target: str) -> tuple[Literal["pipe", "eventfd
 
 def _eventfd(pid: int, name: str) -> int:
     """Return the number of an eventfd; a kernel before 5.2 has none, and then it is like no other."""
-    match = re.search(r"eventfd-id:\s*(\d+)", _text(f"/proc/{pid}/fdinfo/{name}"))
-    return int(match[1]) if match else -pid * 2**20 - int(name)
+    number = _info(pid, name, "eventfd-id")
+    return -pid * 2**20 - int(name) if number is None else int(number)
+
+
+def _info(pid: int, name: str, what: str) -> str | None:
+    """Return a number that the kernel has beside a descriptor."""
+    match = re.search(rf"^{what}:\s*(\d+)", _text(f"/proc/{pid}/fdinfo/{name}"), re.MULTILINE)
+    return match[1] if match else None
 
 
 def _maps(pid: int) -> tuple[frozenset[str], tuple[Mapping, ...]]:
@@ -373,8 +391,10 @@ def _text(path: str) -> str:
     return _bytes(path).decode(errors="replace")
 
 
-def other_networks(table: str) -> Iterator[tuple[int, str]]:
-    """Yield a process of each other network namespace, and a table of /proc/PID/net there, where it may be read."""
+def other_networks(table: str) -> Iterator[tuple[int, int, str]]:
+    """Yield a process of each other network namespace, that namespace, and a table of /proc/PID/net there, where it may
+    be read.
+    """
     known = {os.stat("/proc/self/ns/net").st_ino}
     for pid in pids():
         try:
@@ -383,4 +403,4 @@ def other_networks(table: str) -> Iterator[tuple[int, str]]:
             continue
         if network not in known:
             known.add(network)
-            yield pid, _text(f"/proc/{pid}/net/{table}")
+            yield pid, network, _text(f"/proc/{pid}/net/{table}")

@@ -42,12 +42,16 @@ class Relays:
             holders: who holds them.
             known: processes that were looked at already.
         """
-        self._every, self._holders = every, holders
+        self._every, self.holders = every, holders
         self._known: dict[int, Process | None] = {process.pid: process for process in known}
+
+    def with_sockets(self, every: Sockets) -> Relays:
+        """Return the same with a new list of sockets."""
+        return Relays(every, self.holders, [process for process in self._known.values() if process is not None])
 
     def between(self, one: Process, two: Process) -> list[Relay]:
         """Return the third processes to which both are connected, if the connections lead from one to the other."""
-        pids = set(self._holders.of(self._reached(one))) & set(self._holders.of(self._reached(two)))
+        pids = set(self.holders.of(self._reached(one))) & set(self.holders.of(self._reached(two)))
         found = [self._relay(one, two, pid) for pid in sorted(pids - {one.pid, two.pid})]
         relays = [relay for relay in found if relay]
         for more in (self._served, self._unseen):  # one may be known in two ways
@@ -74,9 +78,9 @@ class Relays:
         mine, others = (self._every.of(each) for each in (process, third))
         carries = _CARRIES | ({"standard stream"} if self._is_fed(process, third) else set())
         links = (
-            *unix_links(process, third, mine, others, self._holders),
-            *tcp_links(process, third, mine, others, self._holders),
-            *pipe_links(process, third, self._holders),
+            *unix_links(process, third, mine, others, self.holders),
+            *tcp_links(process, third, mine, others, self.holders),
+            *pipe_links(process, third, self.holders),
         )
         return [link for link in links if link.role in carries and pid not in link.others
                 and not (link.kind == "unix" and is_system(link.address))]  # fmt: skip
@@ -134,7 +138,7 @@ class Relays:
         near, far = self._clients(one), self._clients(two)
         for address in sorted(near.keys() & far.keys()):
             ends = {(SOCKETS, end) for side in (near, far) for _, ends in side[address] for end in ends}
-            pids = self._holders.of(ends)
+            pids = self.holders.of(ends)
             if pids and set(pids) <= {one.pid, two.pid}:
                 continue  # one of the two serves it
             who = f"{processes(pids)} ({shortened(command_of(pids[0]))})" if pids else "a process that is not seen here"
@@ -160,7 +164,7 @@ class Relays:
     def _unseen(self, one: Process, two: Process) -> Iterator[Relay]:
         """Yield what both are connected to where the process at the other side is not seen: it may be the same."""
         sides = [{peer for inode in self._every.of(each).unix for peer in self._unix_peers(inode)
-                  if not self._holders.of({(SOCKETS, peer)})} for each in (one, two)]  # fmt: skip
+                  if not self.holders.of({(SOCKETS, peer)})} for each in (one, two)]  # fmt: skip
         if all(sides):
             names = {self._every.unix[peer].name for side in sides for peer in side if peer in self._every.unix}
             served = ", ".join(sorted(name for name in names if name)) or "without a name"
@@ -184,7 +188,7 @@ class Relays:
         for each in self._every.of(process).tcp.values():
             if each.state != LISTEN and each.remote[1]:
                 ends = self._tcp_ends.get((each.remote, each.local), [])
-                if not self._holders.of({(SOCKETS, inode) for inode in ends}):
+                if not self.holders.of({(SOCKETS, inode) for inode in ends}):
                     found[_HERE if ends else each.remote[0]].append(each)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from ipcbench.diagnose.endpoints.link import Link, Role, fds
@@ -28,8 +28,6 @@ security (91 B and 104 B: greetings of 64 B, READY), 220 B with PLAIN, 849 B wit
 routing ids of 255 B. Ids, passwords and subscriptions vary."""
 HEARTBEAT_BYTES: Final = 64
 """What a segment of heartbeats has at most: PING and PONG take 9 B and 7 B (ZMTP 3.1), and 41 B each with CURVE."""
-HEARTBEATS_BYTES_PER_S: Final = 200.0
-"""What heartbeats take at most, both ways: 32 B/s if each side sends one a second, and 165 B/s with CURVE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +38,14 @@ class Sockets:
     """Inode → socket."""
     tcp: Mapping[int, TcpSocket]
     """Inode → socket."""
+    networks: Mapping[int, int] = field(default_factory=dict)
+    """Inode of a TCP socket → the network namespace that lists it: a process need not be in that of its sockets."""
 
     def of(self, process: Process) -> Sockets:
         """Return those that a process holds."""
         inodes = process.inodes
         return Sockets({inode: self.unix[inode] for inode in inodes if inode in self.unix},
-                       {inode: self.tcp[inode] for inode in inodes if inode in self.tcp})  # fmt: skip
+                       {inode: self.tcp[inode] for inode in inodes if inode in self.tcp}, self.networks)  # fmt: skip
 
 
 def is_system(name: str | None) -> bool:
@@ -100,13 +100,13 @@ def _pairs(one: Mapping[int, UnixSocket], two: Mapping[int, UnixSocket]) -> Iter
 
 def tcp_links(first: Process, second: Process, one: Sockets, two: Sockets, holders: Holders) -> Iterator[Link]:
     """Yield a link for each TCP connection of which each process holds one end."""
-    same_network = first.namespaces["net"] == second.namespaces["net"]
     ends = {(s.local, s.remote): s for s in two.tcp.values() if s.state != LISTEN and s.remote[1]}
     for near in one.tcp.values():
         far = ends.get((near.remote, near.local))
         if near.state == LISTEN or far is None or near.inode == far.inode:
             continue
-        if not same_network and _is_loopback(near.remote[0]):
+        apart = one.networks.get(near.inode) != two.networks.get(far.inode)
+        if apart and _is_loopback(near.remote[0]):
             continue  # two namespaces have two loopback interfaces
         mine, others = first.sockets(near.inode), second.sockets(far.inode)
         if not mine or not others:
@@ -116,7 +116,7 @@ def tcp_links(first: Process, second: Process, one: Sockets, two: Sockets, holde
             f"{written(near.remote)} is inode {far.inode}, process {second.pid} {_at(others)}"
         )
         library = _zmq(first, second, mine, others)
-        role: Role = "handshake" if library and _is_handshake(near, first, second) else "data"
+        role: Role = "handshake" if library and _is_handshake(near) else "data"
         link = Link("tcp", f"tcp://{written(_served(near, one, two))}", first.pid, second.pid, (text,),
                     "standard stream" if _is_stream(mine, others) else role, library,
                     near.sent_bytes, near.received_bytes, near.rtt_us)  # fmt: skip
@@ -127,18 +127,17 @@ def tcp_links(first: Process, second: Process, one: Sockets, two: Sockets, holde
         )
 
 
-def _is_handshake(near: TcpSocket, first: Process, second: Process) -> bool:
+def _is_handshake(near: TcpSocket) -> bool:
     """Return whether a connection of ZeroMQ has carried something, and no more than its handshake and heartbeats may
-    be: these are segments of a few bytes, and few of them in the time for which both processes have run.
+    be: these are segments of a few bytes. Messages of a few bytes look the same.
     """
     if near.sent_bytes is None or near.received_bytes is None:
         return False
     carried_bytes = near.sent_bytes + near.received_bytes
     if carried_bytes <= ZMTP_HANDSHAKE_BYTES:
         return carried_bytes > 0
-    beats_bytes = carried_bytes - ZMTP_HANDSHAKE_BYTES
-    is_small = near.segments_count is not None and beats_bytes <= near.segments_count * HEARTBEAT_BYTES
-    return is_small and beats_bytes <= HEARTBEATS_BYTES_PER_S * min(first.age_s, second.age_s)
+    segments = near.segments_count
+    return segments is not None and carried_bytes - ZMTP_HANDSHAKE_BYTES <= segments * HEARTBEAT_BYTES
 
 
 def _served(near: TcpSocket, one: Sockets, two: Sockets) -> tuple[str, int]:

@@ -121,7 +121,7 @@ def _in_another_network(path: str, is_at: Callable[[UnixSocket], bool], look: Lo
 
     Its sockets are known by their names alone where this user may not enter.
     """
-    for pid, table in other_networks("unix"):
+    for pid, _, table in other_networks("unix"):
         try:
             with SocketList(pid) as sockets:
                 inodes = {s.inode for s in sockets.unix().values() if is_at(s) and _is_served(s)}

@@ -8,27 +8,29 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ipcbench.diagnose.endpoints.link import MEMORY, Kind, Link, Relay, Role, processes
-from ipcbench.spec import NAME_PREFIX
 from ipcbench.util.units import format_bytes
 
 State = Literal["in use", "cannot tell"]
 Answer = Literal["agrees", "contradicts", "cannot tell"]
 
-HANDSHAKE_BYTES: Final = 2**16
-"""What a TCP connection beside a shared segment may have carried to be taken for its wake-up channel."""
 _MUCH_MORE: Final = 10
 """How many times as much a TCP connection must have carried than a third process can have passed on."""
-_WAKING: Final = {"ipcbench", "MPI"}
-"""Libraries that pass data through memory, and have sockets or pipes beside it that only wake."""
+_DOUBTFUL: Final[frozenset[Role]] = frozenset({"shared", "inherited", "unclear", "handshake"})
+"""What may carry the data, and is no evidence by itself that it does."""
 _NO_COUNT = "the kernel does not count the bytes of it: only a trace proves flow"
-_NAMES: dict[Kind, str] = {"unix": "unix socket"}
+_NAMES: dict[Kind, str] = {
+    "unix": "unix socket",
+    "udp": "UDP",
+    "file": "open file",
+    "message queue": "SysV message queue",
+}
 _TWO_WAYS = "cannot tell: {}; cannot tell which of these carries the data; trace one of the processes"
 
 _REASONS: Final[dict[Role, str]] = {
     "shared": "{names} is held by {holders}, too: any of them may use it; let each process close what it does not use, "
     "or look again when a child that only inherited it has ended",
     "inherited": "{names} is held by both with both its ends, as a fork leaves it: either may use it, or neither",
-    "unclear": "{names} is mapped by both, and both may write it; whether one reads what the other writes is not shown",
+    "unclear": "both have {names}; whether one reads what the other writes is not shown",
     "untouched": "{names} is mapped in both, but {why}",
     "handshake": "{names} has carried {carried}, no more than what ZeroMQ says by itself (handshake, heartbeats); look "
     "again after some calls",
@@ -40,11 +42,17 @@ _REASONS: Final[dict[Role, str]] = {
 }
 """Why it is not known what carries the data, the first that there is."""
 
+_PARENTS: Final = "{names}: an mp.Queue that their parent ({holders}) holds, too: it may also read or write it"
+
 _WORDS: dict[str, frozenset[Kind]] = {
     **dict.fromkeys(("ipc", "unix", "uds", "unix socket", "unix domain socket", "af_unix"), frozenset({"unix"})),
     **dict.fromkeys(("tcp", "tcp/ip", "socket/tcp"), frozenset({"tcp"})),
     **dict.fromkeys(("shm", "shared memory", "sharedmemory", "mmap", "memory"), MEMORY),
     **dict.fromkeys(("pipe", "fifo", "named pipe", "stdio"), frozenset({"pipe"})),
+    **dict.fromkeys(("udp", "socket/udp"), frozenset({"udp"})),
+    **dict.fromkeys(("file", "regular file"), frozenset({"file"})),
+    **dict.fromkeys(("pty", "terminal"), frozenset({"terminal"})),
+    **dict.fromkeys(("mq", "mqueue", "message queue"), frozenset({"message queue", "file"})),
     "inproc": frozenset(),  # between threads, so nothing that joins two processes is it
 }
 _LIBRARIES: Final = {
@@ -67,70 +75,62 @@ class Agreement:
     """One line: `the log says IPC: agrees`."""
 
 
-def judge(
-    links: Sequence[Link], rivals: Sequence[str] = (), relays: Sequence[Relay] = ()
-) -> tuple[State, str, tuple[Link, ...]]:
+def judge(links: Sequence[Link], relays: Sequence[Relay] = ()) -> tuple[State, str, tuple[Link, ...]]:
     """Return what is in use between two processes, as state and text, and the links that may carry the data.
+
+    It is in use if it is the one thing that can carry data, of all that could.
 
     Args:
         links: what joins them.
-        rivals: what else they have that could carry it, in words.
         relays: third processes that may pass it on.
     """
     data = _candidates(links)
     if not data:
         return _nothing(links)
-    memory = [link for link in data if link.kind in MEMORY]
-    others = [link for link in data if link.kind not in MEMORY]
-    if memory:
-        others += [link for link in links if link.role == "shared"]
-    others += [link for link in links if link.role == "handshake"]  # a few messages are no more
-    data = [*memory, *others]
-    if between := [relay for relay in relays if _may_carry(relay, data, memory)]:
-        ways = [f"{_join((*memory, *others))}{_carried(data)}", *(relay.text for relay in between)]
-        legs = [leg for relay in between for leg in relay.legs]
-        return "cannot tell", _TWO_WAYS.format(", and ".join(ways)), (*memory, *others, *legs)
-    if memory and others:
-        if all(_is_bell(link, memory) for link in others):
-            more = f"{listed(others)} joins them too: a wake-up or control channel, or more"
-            return "in use", f"{_in_use(memory)}; {more}", tuple(memory)
-        return "cannot tell", _TWO_WAYS.format(f"{listed(memory)} and {_join(others, True)}"), (*memory, *others)
-    is_plain = not memory and all(link.carried_bytes is None and link.library is None for link in data)
-    if len({link.kind for link in data}) > 1 or (rivals and is_plain):
-        ways = [_join(data), *(rivals if is_plain else ())]
-        return "cannot tell", _TWO_WAYS.format(" and ".join(ways)), tuple(data)
-    data.sort(key=lambda link: (link.role != "data", -(link.carried_bytes or 0)))
-    return "in use", _in_use(data), tuple(data)
+    things = {_thing(link) for link in data}
+    doubtful = [link for link in _doubtful(links) if link.role != "handshake" or _thing(link) not in things]
+    between = [relay for relay in relays if _may_carry(relay, [*data, *doubtful])]
+    if len(things) == 1 and not doubtful and not between:
+        data.sort(key=lambda link: (link.role != "data", -(link.carried_bytes or 0)))
+        return "in use", _in_use(data), tuple(data)
+    data += doubtful
+    ways = [f"{_join(data)}{_carried(data) if between else ''}", *(relay.text for relay in between)]
+    legs = [leg for relay in between for leg in relay.legs]
+    return "cannot tell", _TWO_WAYS.format(", and ".join(ways)), (*data, *legs)
 
 
-def _may_carry(relay: Relay, data: Sequence[Link], memory: Sequence[Link]) -> bool:
-    """Return whether a third process may carry the data in place of these links: always, but if the bytes that the
-    kernel counts are next to nothing; or if it has started both, and what joins them is memory of a library that has
-    such a process beside it.
+def _thing(link: Link) -> tuple[str, str | None]:
+    """Return what links are one and the same way, whatever their number: those of a library; else those of a kind."""
+    return "" if link.library and link.kind in MEMORY else link.kind, link.library
+
+
+def _may_carry(relay: Relay, data: Sequence[Link]) -> bool:
+    """Return whether a third process may carry the data in place of these links: always, unless the kernel counts all
+    that either has carried, and it is next to nothing beside theirs; or it is the launcher of MPI, which starts both.
     """
-    if memory:
-        if relay.is_launcher and _libraries(memory) <= _WAKING:
-            return False
-        return relay.carried_bytes is None or relay.carried_bytes > HANDSHAKE_BYTES
+    if relay.is_launcher and {link.library for link in data} == {"MPI"}:
+        return False
+    return relay.carried_bytes is None or relay.carried_bytes * _MUCH_MORE > counted(data)
+
+
+def counted(data: Sequence[Link]) -> int:
+    """Return what links have carried; 0 if the kernel does not count all of it."""
     counts = [link.carried_bytes for link in data]
-    direct = sum(count or 0 for count in counts) if None not in counts else 0
-    return relay.carried_bytes is None or relay.carried_bytes * _MUCH_MORE > direct
+    return sum(count or 0 for count in counts) if None not in counts else 0
 
 
-def _is_bell(link: Link, memory: Sequence[Link]) -> bool:
-    """Return whether a link beside memory is known to be no data path: it has carried next to nothing; or it is not
-    counted, and the memory is of a library that only wakes by such links.
+def unless_elsewhere(
+    before: tuple[Sequence[Link], Sequence[Relay]], after: tuple[Sequence[Link], Sequence[Relay]]
+) -> str | None:
+    """Return why it cannot be told after all that counted links are in use: what has moved between two looks has passed
+    a third process. None if nothing has, or the links have moved far more.
     """
-    if link.role == "handshake":
-        return True
-    if link.carried_bytes is not None:
-        return link.carried_bytes <= HANDSHAKE_BYTES
-    libraries = _libraries(memory)
-    return link.kind != "tcp" and libraries <= _WAKING and (link.library is None or link.library in libraries)
-
-
-def _libraries(memory: Sequence[Link]) -> set[str | None]:
-    return {"ipcbench" if f"/{NAME_PREFIX}" in each.address else each.library for each in memory}
+    passed = sum(each.carried_bytes or 0 for each in after[1]) - sum(each.carried_bytes or 0 for each in before[1])
+    direct = sum(each.carried_bytes or 0 for each in after[0]) - counted(before[0])
+    if passed <= 0 or direct >= passed * _MUCH_MORE:
+        return None
+    ways = [f"{_join(before[0])}{_carried(before[0])}", *(relay.text for relay in after[1])]
+    return _TWO_WAYS.format(f"{', and '.join(ways)}, through which data passes now")
 
 
 def _carried(data: Sequence[Link]) -> str:
@@ -140,12 +140,22 @@ def _carried(data: Sequence[Link]) -> str:
 
 
 def _candidates(links: Sequence[Link]) -> list[Link]:
-    """Return the links that may carry the data; standard streams only if there is nothing else."""
+    """Return the links that can carry the data; standard streams only if there is nothing else."""
     data = [link for link in links if link.role == "data"]
-    if data or any(link.role in {"shared", "handshake"} for link in links):
+    if data or any(link.role in _DOUBTFUL for link in links):
         return [link for link in data if link.carried_bytes != 0]
     streams = [link for link in links if link.role == "standard stream"]
     return streams if any(_is_fed(link) for link in streams) else []
+
+
+def _doubtful(links: Sequence[Link]) -> list[Link]:
+    """Return the links that may carry the data, too: all but a library's own beside its channel."""
+    return [
+        link
+        for link in links
+        if (link.role in _DOUBTFUL and not (link.role == "shared" and link.library == "MPI"))
+        or (link.kind == "eventfd" and link.library is None)
+    ]
 
 
 def _is_fed(link: Link) -> bool:
@@ -155,16 +165,17 @@ def _is_fed(link: Link) -> bool:
 
 
 def _nothing(links: Sequence[Link]) -> tuple[State, str, tuple[Link, ...]]:
+    reasons: list[str] = []
     for role, reason in _REASONS.items():
-        if found := [link for link in links if link.role == role]:
+        if (found := [link for link in links if link.role == role]) and (role in _DOUBTFUL or not reasons):
             holders = processes({pid for link in found for pid in link.others})
             carried = format_bytes(sum(link.carried_bytes or 0 for link in found))
-            text = reason.format(names=listed(found), holders=holders, why=found[-1].evidence[-1], carried=carried)
-            return "cannot tell", f"cannot tell: {text}", ()
-    nothing = (
-        "no socket pair, TCP connection, pipe or shared mapping joins them (UDP and message queues are not looked at)"
-    )
-    return "cannot tell", f"cannot tell: {nothing}", ()
+            why = found[-1].evidence[-1]
+            is_queue = role == "shared" and {link.library for link in found} == {"multiprocessing"}
+            text = _PARENTS if is_queue else reason
+            reasons.append(text.format(names=listed(found), holders=holders, why=why, carried=carried))
+    nothing = "no socket pair, TCP connection, pipe or shared mapping joins them"
+    return "cannot tell", f"cannot tell: {'; '.join(reasons) or nothing}", ()
 
 
 def _in_use(links: Sequence[Link]) -> str:
@@ -192,7 +203,7 @@ def _counted(link: Link) -> str:
 
 def _name(link: Link) -> str:
     library = f" ({link.library})" if link.library else ""
-    if link.address.startswith((f"{link.kind} ", f"{link.kind}://")):
+    if link.kind == "socket" or link.address.startswith((f"{link.kind} ", f"{link.kind}://")):
         return f"{link.address}{library}"
     return f"{_NAMES.get(link.kind, link.kind)} {link.address}{library}"
 
@@ -205,8 +216,8 @@ def listed(links: Iterable[Link]) -> str:
     return ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in counts.items())
 
 
-def _join(links: Sequence[Link], are_more: bool = False) -> str:
-    return f"{listed(links)} join{'' if are_more or len(links) > 1 else 's'} them"
+def _join(links: Sequence[Link]) -> str:
+    return f"{listed(links)} join{'' if len(links) > 1 else 's'} them"
 
 
 def agrees_with(state: State, carriers: Sequence[Link], word: str) -> Agreement:
@@ -233,6 +244,8 @@ def _fits(link: Link, word: str) -> bool | None:
         return True if link.library == _LIBRARIES[word] else None
     if link.kind in _WORDS[word]:
         return True
-    loose = word == "ipc" and link.kind != "tcp"  # any channel between processes of one host is also called IPC
+    if link.kind in {"socket", "file"}:
+        return None  # it may be of any kind; a segment that is not mapped is a file
+    loose = word == "ipc" and link.kind not in {"tcp", "udp"}  # any channel inside one host is also called IPC
     python_pipe = word == "pipe" and link.kind == "unix"  # multiprocessing.Pipe is a pair of Unix sockets
     return None if loose or python_pipe else False
