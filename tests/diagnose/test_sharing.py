@@ -239,10 +239,11 @@ def test_a_handshake_of_zmq_is_taken_for_data(security: str) -> None:
         assert agrees(found, "TCP").answer == agrees(found, "IPC").answer == "cannot tell"
 
 
-def test_heartbeats_of_zmq_are_taken_for_data() -> None:
+@pytest.mark.parametrize("beat", [20, 100])
+def test_heartbeats_of_zmq_are_taken_for_data(beat: int) -> None:
     url = f"tcp://127.0.0.1:{free_port()}"
     beats = "\nimport time\nend = time.monotonic() + 4\nwhile time.monotonic() < end: s.poll(100)"
-    with both(QUIET_SERVER.format(url=url, beat=100) + beats, QUIET_CLIENT.format(url=url, beat=100)) as pair:
+    with both(QUIET_SERVER.format(url=url, beat=beat) + beats, QUIET_CLIENT.format(url=url, beat=beat)) as pair:
         require_unknown(links(*pair), "no more than what ZeroMQ says by itself (handshake, heartbeats)")
 
 

@@ -5,9 +5,11 @@ Nothing is sent and nothing is connected.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +24,17 @@ from ipcbench.diagnose.endpoints.look import (
     Look,
     command,
     exists,
+    look_at_queues,
     may_use,
     named,
 )
-from ipcbench.diagnose.endpoints.netlink import CLOSED, ESTABLISHED, LISTEN, SocketList, TcpSocket
+from ipcbench.diagnose.endpoints.netlink import CLOSED, ESTABLISHED, LISTEN, SocketList, TcpSocket, parse_proc_tcp
 from ipcbench.diagnose.endpoints.process import (
     NAMESPACES,
     command_of,
     holders,
     mappers,
+    other_networks,
     require_running,
     shortened,
 )
@@ -41,6 +45,7 @@ from ipcbench.diagnose.endpoints.variables import variables
 
 __all__ = ["Finding", "Health", "Level", "health"]
 
+_INTERFACE_ADDRESS: Final = 0x8915  # SIOCGIFADDR
 _ANY_V4: Final = "0.0.0.0"  # noqa: S104 - compared with, never bound
 _ANY_V6: Final = "::"
 _ANY_HOST: Final = {_ANY_V4, _ANY_V6}
@@ -111,6 +116,7 @@ def _tcp(endpoint: Endpoint, look: Look) -> None:
         return
     at_port = [s for s in every if s.local[1] == port]
     served = [s for s in at_port if s.state == LISTEN]
+    hosts = {host.partition("%")[0] for host in hosts}  # the kernel's list has no scopes
     taken = [s for s in served if _takes(s, hosts)]
     bound = [s for s in at_port if s.state == CLOSED and _takes(s, hosts)]
     if taken:
@@ -120,7 +126,10 @@ def _tcp(endpoint: Endpoint, look: Look) -> None:
         look.add("problem", f"{endpoint.url} is bound, and not listened on: {named(pids)}", LISTEN_THERE)
     elif served:
         others = ", ".join(f"tcp://{written(s.local)}" for s in served)
-        look.add("problem", f"nobody listens on {endpoint.url}, but on {others}", _instead(served, port))
+        look.add("problem", f"nobody listens on {endpoint.url}, but on {others}", _instead(served, port, hosts))
+    elif elsewhere := _in_another_network(port, hosts):
+        text = f"{endpoint.url} is served in another network namespace ({named(elsewhere)}), and not in this one"
+        look.add("problem", text, "publish the port, or share the network (docker run --network host)")
     else:
         look.add("problem", f"nobody in this network namespace listens on {endpoint.url}", SERVE)
 
@@ -135,14 +144,28 @@ def _takes(found: TcpSocket, hosts: set[str]) -> bool:
 
 
 def _served(endpoint: Endpoint, look: Look, found: list[TcpSocket]) -> None:
-    inodes = {s.inode for s in found}
-    look.serve(f"{endpoint.url} is served by", {pid for pids in holders(inodes).values() for pid in pids})
+    pids = {pid for pids in holders({s.inode for s in found}).values() for pid in pids}
+    look.serve(f"{endpoint.url} is served by", pids)
+    look_at_queues((s.queue for s in found), pids, look)
     users = {s.uid for s in found} - {os.geteuid()}
     if users:
         look.add("ok", f"its socket belongs to user {', '.join(map(str, sorted(users)))}")
 
 
-def _instead(found: list[TcpSocket], port: int) -> str:
+def _in_another_network(port: int, hosts: set[str]) -> set[int]:
+    """Return the processes that serve this address in other network namespaces, where these may be read."""
+    inodes = set()
+    for pid, _, table in other_networks("tcp"):
+        try:
+            with SocketList(pid) as sockets:
+                every = list(sockets.tcp().values())
+        except OSError:
+            every = list(parse_proc_tcp(table))
+        inodes |= {s.inode for s in every if s.state == LISTEN and s.local[1] == port and _takes(s, hosts)}
+    return {pid for pids in holders(inodes).values() for pid in pids}
+
+
+def _instead(found: list[TcpSocket], port: int, asked: set[str]) -> str:
     """Return what to do where the listeners of a port do not take the address: one on all of IPv4 takes no IPv6, and
     may not take IPv4.
     """
@@ -153,13 +176,29 @@ def _instead(found: list[TcpSocket], port: int) -> str:
         return f"connect to {places}, or have the server take IPv6, too (dual stack; ZeroMQ: ZMQ_IPV6 before bind)"
     if _ANY_V6 in hosts:
         return f"connect to {places}, or have the server take IPv4, too (IPV6_V6ONLY off before bind)"
+    if all(":" in host for host in asked):  # for ZeroMQ, * is all of IPv4
+        return f"connect to {places}, or bind the server to tcp://[::]:{port} (ZeroMQ: ZMQ_IPV6 before bind)"
     return f"connect to {places}, or bind the server to tcp://*:{port}"
 
 
 def _hosts(host: str, port: int) -> set[str]:
     if host == "*":
         return set(_ANY_HOST)
+    if address := _address_of_interface(host):
+        return {address}
     return {plain_host(str(info[4][0])) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+
+
+def _address_of_interface(name: str) -> str | None:
+    """Return the IPv4 address of a network interface, which ZeroMQ takes for a host; None if it is none."""
+    if name not in {each for _, each in socket.if_nameindex()}:
+        return None
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            found = fcntl.ioctl(probe, _INTERFACE_ADDRESS, struct.pack("256s", name.encode()))
+    except OSError:
+        return None  # it has none
+    return socket.inet_ntoa(found[20:24])
 
 
 def _is_local(host: str) -> bool:

@@ -74,13 +74,13 @@ def links(first: int, second: int | None = None) -> Links:
     """
     require_running("pid", first)
     if second is None:
-        return _with_any(first)
+        return _with_any(leader(first))
     require_running("pid", second)
-    if leader(first) == leader(second):
-        threads = "".join(f" ({pid} is one of its threads)" for pid in (first, second) if pid != leader(pid))
+    threads = "".join(f" ({pid} is one of its threads)" for pid in (first, second) if pid != leader(pid))
+    first, second = leader(first), leader(second)
+    if first == second:
         inside = "the kernel does not see what passes inside one process (threads, inproc)"
-        reason = f"both are process {leader(first)}{threads}; {inside}"
-        return _unknown(first, second, reason)
+        return _unknown(first, second, f"both are process {first}{threads}; {inside}")
     try:
         one, two = read_process(first), read_process(second)
         every, reasons = _socket_lists((one, two))

@@ -51,6 +51,15 @@ class Look:
         self.add("ok", f"{what}: {named(pids)}")
 
 
+def look_at_queues(queues: Iterable[tuple[int, int] | None], pids: Iterable[int], look: Look) -> None:
+    """Say it if a server does not accept: of each socket that listens, all places are taken where connections wait."""
+    found = list(queues)
+    full = [queue for queue in found if queue is not None and queue[0] > queue[1]]
+    if full and len(full) == len(found):
+        text = f"its queue of {sum(waiting for waiting, _ in full)} connections is full: {named(pids)} does not accept"
+        look.add("problem", text, "see what the server waits for (py-spy, gdb), or restart it")
+
+
 def named(pids: Iterable[int]) -> str:
     """Return the processes with their commands."""
     return ", ".join(f"process {pid} ({shortened(command_of(pid))})" for pid in sorted(pids)) or _UNSEEN
@@ -62,6 +71,10 @@ def exists(path: Path, look: Look, what: str, is_kind: Callable[[int], bool]) ->
         status = path.stat()
     except PermissionError:
         look.add("problem", f"user {os.geteuid()} may not look into {path.parent}", _rights(path.parent, "x"))
+        return None
+    except NotADirectoryError:
+        file = next(parent for parent in path.parents if parent.exists())
+        look.add("problem", f"{path} does not exist: {file} is a file, not a folder", "correct the address")
         return None
     except OSError as error:
         if path.is_symlink():

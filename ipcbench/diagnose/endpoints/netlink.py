@@ -26,14 +26,14 @@ _REPLY_BYTES: Final = 2**18
 _HEADER = struct.Struct("=IHHII")  # bytes, type, flags, sequence, port
 _ATTRIBUTE = struct.Struct("=HH")  # bytes, type
 _UNIX_REQUEST = struct.Struct("=BBHIIIII")  # family, protocol, -, states, inode, what to show, cookie
-_UNIX_SHOWN: Final = 0x01 | 0x02 | 0x04 | 0x20  # name, file, peer, memory
+_UNIX_SHOWN: Final = 0x01 | 0x02 | 0x04 | 0x10 | 0x20  # name, file, peer, queue, memory
 _UNIX_REPLY = struct.Struct("=BBBxI8x")  # family, type, state, inode, cookie
-_UNIX_NAME, _UNIX_FILE, _UNIX_PEER, _UNIX_MEMORY, _UNIX_SHUTDOWN = 0, 1, 2, 5, 6
+_UNIX_NAME, _UNIX_FILE, _UNIX_PEER, _UNIX_QUEUE, _UNIX_MEMORY, _UNIX_SHUTDOWN = 0, 1, 2, 4, 5, 6
 _BOTH_WAYS: Final = b"\x03"
 _MINOR_BITS: Final = 20  # of a device's number inside the kernel
 _INET_REQUEST = struct.Struct("=BBBxI48x")  # family, protocol, what to show, states, any address
 _INET_SHOWN: Final = 1 << 1 | 1 << 6  # tcp_info, memory
-_INET_REPLY = struct.Struct("=BBxx2s2s16s16s12x12xII")  # family, state, ports, addresses, -, -, user, inode
+_INET_REPLY = struct.Struct("=BBxx2s2s16s16s12x4xIIII")  # family, state, ports, addresses, queue, limit, user, inode
 _INET_INFO, _INET_MEMORY, _INET_V6_ONLY = 2, 7, 11
 _MEMORY = struct.Struct("=4xI4xI")  # of the received, its limit, of the sent, its limit
 _RTT_AT, _RECEIVED_AT, _SEGMENTS_AT, _SENT_AT = 68, 128, 152, 200  # in struct tcp_info
@@ -67,6 +67,8 @@ class UnixSocket:
     """Limit of what waits in it, as the kernel counts; None if it does not say."""
     receive_buffer_bytes: int | None
     """As above, of what it has received."""
+    queue: tuple[int, int] | None = None
+    """Of one that listens: connections that nobody has accepted, and their limit; None if the kernel does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class TcpSocket:
     """Segments with payload, sent and received; None if the kernel does not count them."""
     is_v6_only: bool = False
     """Whether a socket that listens on all of IPv6 takes no IPv4."""
+    queue: tuple[int, int] | None = None
+    """As for a Unix socket."""
 
 
 def attributes(data: bytes, start: int, end: int) -> dict[int, bytes]:
@@ -120,12 +124,15 @@ def parse_unix(data: bytes, start: int, end: int) -> UnixSocket:
     file, device = (_number(values.get(_UNIX_FILE), at) for at in (0, 4))
     return UnixSocket(inode, kind, state, peer or None, _name(values.get(_UNIX_NAME)), file,
                       None if device is None else os.makedev(device >> _MINOR_BITS, device & (1 << _MINOR_BITS) - 1),
-                      values.get(_UNIX_SHUTDOWN) == _BOTH_WAYS, send, receive)  # fmt: skip
+                      values.get(_UNIX_SHUTDOWN) == _BOTH_WAYS, send, receive,
+                      _queue(state, *(_number(values.get(_UNIX_QUEUE), at) for at in (0, 4))))  # fmt: skip
 
 
 def parse_tcp(data: bytes, start: int, end: int) -> TcpSocket:
     """Return the socket of one reply, whose body lies from `start` to `end`."""
-    family, state, local_port, remote_port, local, remote, uid, inode = _INET_REPLY.unpack_from(data, start)
+    family, state, local_port, remote_port, local, remote, waiting, limit, uid, inode = _INET_REPLY.unpack_from(
+        data, start
+    )
     values = attributes(data, start + _INET_REPLY.size, end)
     send, receive = _buffers(values.get(_INET_MEMORY))
     info = values.get(_INET_INFO) if state != LISTEN else None
@@ -144,6 +151,7 @@ def parse_tcp(data: bytes, start: int, end: int) -> TcpSocket:
         receive,
         _sum(_number(info, _SEGMENTS_AT), _number(info, _SEGMENTS_AT + 4)),
         values.get(_INET_V6_ONLY, b"\0")[:1] == b"\1",
+        _queue(state, waiting, limit),
     )
 
 
@@ -152,6 +160,10 @@ def _number(value: bytes | None, at: int, form: str = "=I") -> int | None:
         return None  # an older kernel's reply is shorter
     number: int = struct.unpack_from(form, value, at)[0]
     return number
+
+
+def _queue(state: int, waiting: int | None, limit: int | None) -> tuple[int, int] | None:
+    return (waiting, limit) if state == LISTEN and waiting is not None and limit is not None else None
 
 
 def _sum(one: int | None, two: int | None) -> int | None:
@@ -243,7 +255,7 @@ class SocketList:
         for family in (socket.AF_INET, socket.AF_INET6):
             request = _INET_REQUEST.pack(family, socket.IPPROTO_TCP, _INET_SHOWN, _ANY)
             for data, start, end in self._dump(request):
-                inode = _INET_REPLY.unpack_from(data, start)[7]
+                inode = _INET_REPLY.unpack_from(data, start)[-1]
                 if inode and (inodes is None or inode in inodes):
                     sockets[inode] = parse_tcp(data, start, end)
         return sockets

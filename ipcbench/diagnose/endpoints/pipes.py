@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ipcbench.diagnose.endpoints.link import Link, Role, fds
-from ipcbench.diagnose.endpoints.process import Descriptor, Holders, Key, Process
+from ipcbench.diagnose.endpoints.process import PIPES, Descriptor, Holders, Key, Process, Unreadable, read_process
 from ipcbench.diagnose.endpoints.sharing import unless_shared
 from ipcbench.spec import NAME_PREFIX
 
@@ -16,7 +17,7 @@ _FORK_SERVER = "multiprocessing.forkserver"
 def pipe_links(first: Process, second: Process, holders: Holders) -> Iterator[Link]:
     """Yield a link for each pipe that one of the processes can write and the other can read."""
     shared = [key for key, held in first.by_key.items() if held[0].kind == "pipe" and key in second.by_key]
-    watch = _watch_pipes(first, second, shared)
+    watch = _watch_pipes(first, second, shared) | _copied_watch_pipes(first, second, shared)
     for key in shared:
         mine, others = first.by_key[key], second.by_key[key]
         ways: dict[int, str] = {
@@ -73,6 +74,25 @@ def _watch_pipes(first: Process, second: Process, keys: list[Key]) -> set[Key]:
         if pairs:
             return set(pairs[0])
     return set()
+
+
+def _copied_watch_pipes(first: Process, second: Process, keys: list[Key]) -> set[Key]:
+    """Return the pipes by which multiprocessing watches one of two children of a process, and of which a fork has left
+    the parent's ends in the other.
+    """
+    found: set[Key] = set()
+    if first.parent == second.parent and keys:
+        with suppress(Unreadable):
+            parent = read_process(first.parent)
+            for child, sibling in ((first, second), (second, first)):
+                both = [key for key in parent.by_key if key[0] == PIPES and key in child.by_key]
+                watch = _watch_pipes(parent, child, both)
+                found |= {key for key in watch if _ends(sibling.by_key.get(key, [])) == _ends(parent.by_key[key])}
+    return found
+
+
+def _ends(held: list[Descriptor]) -> set[tuple[bool, bool]]:
+    return {(each.reads, each.writes) for each in held}
 
 
 def _are_next(parent: Process, child: Process, up: Key, down: Key) -> bool:

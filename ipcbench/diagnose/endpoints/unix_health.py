@@ -6,10 +6,11 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ipcbench.diagnose.endpoints.look import LISTEN_THERE, SERVE, Look, command, exists, may_use, named
+from ipcbench.diagnose.endpoints.look import LISTEN_THERE, SERVE, Look, command, exists, look_at_queues, may_use, named
 from ipcbench.diagnose.endpoints.netlink import CLOSED, LISTEN, SocketList, UnixSocket
 from ipcbench.diagnose.endpoints.process import holders, other_networks
 from ipcbench.diagnose.endpoints.url import Endpoint
@@ -25,6 +26,10 @@ def look_at_unix(endpoint: Endpoint, look: Look) -> None:
     """Look at the file of a Unix socket, and at who listens on it."""
     path, file = endpoint.address, None
     if not path.startswith("@"):
+        if _is_missing(path) and (pids := _removed(path)):
+            text = f"{path} does not exist: {named(pids)} listens, and its file was removed"
+            look.add("problem", text, "restart the server")
+            return
         file = exists(Path(path), look, "a socket", stat.S_ISSOCK)
         if file is None:
             return
@@ -44,6 +49,24 @@ def look_at_unix(endpoint: Endpoint, look: Look) -> None:
         look.add("problem", f"{path} is bound, and not listened on: {named(pids)}", LISTEN_THERE)
     elif not _in_another_network(path, is_at, look):
         _unserved(path, look, [s for s in every if file is not None and s.name == path and _is_served(s)])
+
+
+def _is_missing(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _removed(path: str) -> set[int]:
+    """Return the processes that listen on a file of this name, which is not there any more."""
+    with suppress(OSError), SocketList() as sockets:
+        pids = _holders(s.inode for s in sockets.unix().values() if s.name == path and _is_served(s))
+        return {pid for pid in pids if _sees(pid, "mnt")}
+    return set()
 
 
 def _at(path: str, file: os.stat_result | None) -> Callable[[UnixSocket], bool]:
@@ -85,7 +108,9 @@ def _holders(inodes: Iterable[int]) -> set[int]:
 def _served(endpoint: Endpoint, look: Look, found: list[UnixSocket]) -> None:
     kinds = {s.type for s in found}
     what = "".join(_KINDS.get(kind, "") for kind in sorted(kinds))
-    look.serve(f"{endpoint.address} is served by{what}", _holders(s.inode for s in found))
+    pids = _holders(s.inode for s in found)
+    look.serve(f"{endpoint.address} is served by{what}", pids)
+    look_at_queues((s.queue for s in found), pids, look)
     if endpoint.url.startswith("ipc://") and socket.SOCK_STREAM not in kinds:
         text = f"{endpoint.address} is no stream{what}, and ZeroMQ (ipc://) needs one"
         look.add("problem", text, "have the server bind a stream, or name it unix://")

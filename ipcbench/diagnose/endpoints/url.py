@@ -48,7 +48,7 @@ def parse_endpoint(url: str, field: str = "endpoint") -> Endpoint:
         scheme, rest = "unix", url
     if scheme in {"ipc", "unix"}:
         return Endpoint(url, "unix", _path(rest, url, field))
-    if scheme == "tcp" and (match := _TCP.fullmatch(rest)) and 0 < int(match["port"]) < 2**16:
+    if scheme == "tcp" and (match := _TCP.fullmatch(rest.rpartition(";")[2])) and 0 < int(match["port"]) < 2**16:
         return Endpoint(url, "tcp", plain_host(match["inside"] or match["host"]), int(match["port"]))
     if scheme == "shm" and rest.strip("/") and "/" not in rest.strip("/"):
         return Endpoint(url, "shm", rest.strip("/"))
