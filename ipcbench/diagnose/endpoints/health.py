@@ -186,7 +186,9 @@ def _hosts(host: str, port: int) -> set[str]:
         return set(_ANY_HOST)
     if address := _address_of_interface(host):
         return {address}
-    return {plain_host(str(info[4][0])) for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+    found = [info[4] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+    scopes = [f"%{place[3]}" if len(place) > 3 and place[3] else "" for place in found]
+    return {f"{plain_host(str(place[0]))}{scope}" for place, scope in zip(found, scopes, strict=True)}
 
 
 def _address_of_interface(name: str) -> str | None:
@@ -204,9 +206,10 @@ def _address_of_interface(name: str) -> str | None:
 def _is_local(host: str) -> bool:
     """Return whether this host has an address: only then a socket can be bound to it. Nothing is sent."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    plain, _, scope = host.partition("%")  # the number of an interface
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.bind((host, 0))
+            probe.bind((plain, 0, 0, int(scope)) if scope else (plain, 0))
     except OSError:
         return False
     return True

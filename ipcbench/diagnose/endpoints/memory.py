@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import groupby
-from pathlib import PurePath
 from typing import Literal
 
 from ipcbench.diagnose.endpoints.link import Kind, Link, Role
@@ -114,6 +113,6 @@ def _lmdb_files(paths: set[str]) -> dict[str, Literal["data", "control"]]:
             data = f"{match['folder']}data.mdb" if match["folder"] else match["data"]
             if data in paths:
                 found |= {path: "control", data: "data"}
-    folders = {str(PurePath(path).parent) for path in found if f"/{NAME_PREFIX}" in path}
-    beside = {path for path in paths - found.keys() if str(PurePath(path).parent) in folders}
+    folders = {path.removesuffix("/bulk.mdb") for path in found if path.endswith("/bulk.mdb")}
+    beside = {f"{folder}/cursors" for folder in folders} & paths
     return {**found, **dict.fromkeys(beside, "control")}

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
 from ipcbench.diagnose.endpoints.link import Link, Role, fds
 from ipcbench.diagnose.endpoints.process import PIPES, Descriptor, Holders, Key, Process, Unreadable, read_process
 from ipcbench.diagnose.endpoints.sharing import unless_shared
-from ipcbench.spec import NAME_PREFIX
 
+_BELL = re.compile(r"/(writer|reader-\d+)\.bell$")
+"""A named pipe by which a channel of ipcbench wakes."""
 _FORK_SERVER = "multiprocessing.forkserver"
 """In the command of every process that comes from such a server."""
 
@@ -33,7 +35,7 @@ def pipe_links(first: Process, second: Process, holders: Holders) -> Iterator[Li
         loop = both_ends and not any(p.is_blocking(s[0].fd) for p, s in ((first, mine), (second, others)))
         if loop and not named:
             continue  # what wakes an event loop, copied by a fork
-        is_bell = loop and f"/{NAME_PREFIX}" in mine[0].target
+        is_bell = loop and _BELL.search(mine[0].target) is not None
         role: Role = "wake-up" if is_bell else "watch" if key in watch else _role(mine, others)
         address = mine[0].target.removesuffix(" (deleted)") if named else _words(mine, others)
         if role == "data" and both_ends and not named and first.parent == second.parent:
