@@ -29,6 +29,7 @@ from ipcbench.replay.run import Contender, Measured, Replays, Request, Say, requ
 from ipcbench.replay.traffic import ThreadCalls, Traffic
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+from ipcbench.trace.readers.batch import Ints
 
 SOURCES: Mapping[str, str] = {"IPC": "zmq", "TCP": "zmq-tcp-insecure", "UNIX": "pipe", "PIPE": "pipe", "SHM": "shm"}
 """What a trace or log calls its transport → the backend that is most like it here."""
@@ -39,7 +40,7 @@ USUAL_SOURCE = "zmq"
 
 BASE = "as recorded"
 TRANSPORT = "transport "
-FIRST_CALL = "first call"
+FIRST_CALL, NEIGHBOURS = "first call", "neighbours"
 OUT_OF_BAND = "out of band"
 RPC, RPC_BACKEND = "rpc", "shm"
 """Calls over shared memory whose arrays are not serialized: both changes at once."""
@@ -87,6 +88,11 @@ class Remedy:
         return (
             self.is_sure and not self.condition and self.gain_ratio.low > 0 and self.gain_ratio.estimate >= _LEAST_GAIN
         )
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether it is only known that no more than this is saved."""
+        return self.key == NEIGHBOURS
 
     @property
     def is_sure(self) -> bool:
@@ -169,7 +175,7 @@ def diagnose(traffic: Traffic, request: Request, sample: Path | None = None, say
     request = replace(request, source=source)
     backends, skipped = select(request, traffic.largest_bytes)
     costs = measure_costs(_sizes(traffic), sample)
-    changes = list(what_ifs(traffic, costs)) if traffic.is_timed else []
+    changes = list(what_ifs(traffic, costs)) if traffic.is_timed and not traffic.takes_turns else []
     count = len(backends) + len(changes)
     part = _part(changed(traffic, usual_first_call), share_ns(request, count))
     contenders = _contenders(part, source, list(backends), changes)
@@ -184,7 +190,7 @@ def diagnose(traffic: Traffic, request: Request, sample: Path | None = None, say
     }
     floors = tuple(_floor(traffic, backend, found) for backend, found in tables.items())
     known = next((floor.table for floor in floors if floor.backend == request.source), None)
-    recorded = Recorded(traffic, part, known, _lost_ns(traffic))
+    recorded = Recorded(traffic, part, known, _waited_for_core_ns(traffic))
     judged = [*_replayed(recorded, contenders, measured, changes), *_from_recording(traffic)]
     judged.sort(key=lambda remedy: -remedy.gain_ratio.estimate)
     return Diagnosis(
@@ -259,7 +265,7 @@ def _replayed(
     known = {change.key: change for change in changes}
     known |= {RPC: known[OUT_OF_BAND]} if OUT_OF_BAND in known else {}
     base, is_timed = measured[BASE].threads_ns, recorded.whole.is_timed
-    if not base:
+    if not base or recorded.whole.takes_turns:
         return
     before_ns = (
         float(recorded.whole.recorded_ns)
@@ -275,14 +281,16 @@ def _replayed(
         if not is_timed:
             ends = [of_planned_ns(recorded, threads) for threads in times]
         elif not recorded.is_known:
-            ends = [with_unknown_work_ns(recorded, part, *pair) for pair in pairs]
+            ends = [with_unknown_work_ns(recorded, *pair) for pair in pairs]
         elif name.startswith(TRANSPORT) or name == RPC:
-            ends = [over_another_transport_ns(recorded, after, part, threads) for threads in times]
+            ends = [over_another_transport_ns(recorded, after, part, *pair) for pair in pairs]
         else:
             ends = [with_known_work_ns(recorded, after, part, *pair) for pair in pairs]
         if is_timed:
             least = float(least_ns(recorded, after))
             ends = [max(end, least) for end in ends]
+        if name == SERVER:
+            ends = [min(end, before_ns) for end in ends]  # no work cannot cost more than some
         is_few = _are_few(recorded.warm, recorded.part) or _are_few(after, part, fewest=0)
         remedy = _remedy(name, contender.backend, ends, before_ns, has_few_calls=is_few)
         yield remedy if change is None else replace(remedy, note=change.note, condition=change.condition)
@@ -319,29 +327,35 @@ def _from_recording(traffic: Traffic) -> Iterator[Remedy]:
         yield _remedy(FIRST_CALL, "", [changed(traffic, usual_first_call).recorded_ns], recorded_ns)
     if lost_ns := _lost_ns(traffic):
         condition = "the clients do not wait for one another as well" if len(traffic.threads) > 1 else ""
-        yield replace(_remedy("neighbours", "", [recorded_ns - lost_ns], recorded_ns), condition=condition)
+        yield replace(_remedy(NEIGHBOURS, "", [recorded_ns - lost_ns], recorded_ns), condition=condition)
 
 
-def _undisturbed_ns(thread: ThreadCalls) -> float:
-    """Return how long all calls would have taken if each, with the work before it, were as quick as one in ten of its
-    method.
-    """
-    times = thread.gap_ns + thread.total_ns
+def _undisturbed_ns(thread: ThreadCalls, times: Ints) -> float:
+    """Return how long all calls would have taken if the time of each were that of one in ten of its method."""
     groups = (times[thread.method == method] for method in np.unique(thread.method))
     return float(sum(len(group) * np.quantile(group, 0.1) for group in groups))
 
 
 def _lost_ns(traffic: Traffic) -> float:
-    """Return for how long the slowest client and its server were ready to run and had no core; 0 if unknown, or little.
-    They may have been so at the same time, so it is the most that this can have cost.
+    """Return what waiting for a core can have cost; 0 if that is little, or the calls are few."""
+    lost_ns, slowest = _waited_for_core_ns(traffic), max(traffic.threads, key=lambda each: each.recorded_ns)
+    is_enough = len(slowest.method) >= LEAST_REPLAYED_CALLS and lost_ns >= _LEAST_WAIT * slowest.recorded_ns
+    return lost_ns if is_enough else 0.0
 
-    It is at most what the calls took beyond undisturbed ones, without a late first call and without each wait for an
-    absent server that is longer than all waits for a core: a server that starts may wait for a core while its client
-    waits for it, and that delays no call that it has.
+
+def _waited_for_core_ns(traffic: Traffic) -> float:
+    """Return for how long the slowest client and its server were ready to run and had no core; 0 if unknown. They may
+    have been so at the same time, so it is the most that this can have cost.
+
+    It is at most what the calls took beyond undisturbed ones, and beyond undisturbed work of the server for all its
+    clients, without a late first call and without each wait for an absent server that is longer than all waits for a
+    core: a server that starts may wait for a core while its client waits for it, and that delays no call that it has.
     """
     slowest = max(traffic.threads, key=lambda each: each.recorded_ns)
     waited_ns = sum(traffic.waited_ns.get(name, 0) for name in {slowest.name, slowest.server})
     thread = usual_first_call(slowest)
     absent = thread.stuck_ns[thread.stuck_ns > waited_ns]
-    lost_ns = min(float(waited_ns), thread.recorded_ns - float(absent.sum()) - _undisturbed_ns(thread))
-    return lost_ns if lost_ns >= _LEAST_WAIT * slowest.recorded_ns else 0.0
+    undisturbed_ns = _undisturbed_ns(thread, thread.gap_ns + thread.total_ns)
+    works_ns = [int(_undisturbed_ns(each, np.maximum(each.server_ns, 0))) for each in traffic.threads]
+    least_ns = max(undisturbed_ns, *traffic.in_turn_ns(works_ns))
+    return max(0.0, min(float(waited_ns), thread.recorded_ns - float(absent.sum()) - least_ns))

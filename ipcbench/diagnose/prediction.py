@@ -57,23 +57,43 @@ class Recorded:
         return self.whole.threads[client].recorded_ns - warm.recorded_ns + int(warm.stuck_ns.sum())
 
 
-def over_another_transport_ns(recorded: Recorded, changed: Traffic, part: Traffic, times_ns: Sequence[int]) -> float:
+def over_another_transport_ns(
+    recorded: Recorded, changed: Traffic, part: Traffic, times_ns: Sequence[int], usual_ns: Sequence[int]
+) -> float:
     """Return how long the slowest client would take over another transport: the work, as much of the transport as a
     replay of the part shows, and the wait for a core. What the recorded transport took beyond its floor is gone.
+
+    If the calls as recorded are slower here than they were, so are the changed ones, and count for less. The wait for a
+    core is at most what the recording has beyond its replay: work and queue, which the replay has too, hold the rest.
 
     Args:
         recorded: before the change; all work is known.
         changed: all calls after it, with a usual first one.
         part: those replayed.
         times_ns: of their clients in one round.
+        usual_ns: of the clients in the replay of the calls as recorded.
     """
-    ends = [
-        work_ns(thread)
-        + recorded.kept_ns(client)
-        + recorded.times_all(client) * max(0, times_ns[client] - work_ns(part.threads[client]))
-        for client, thread in enumerate(changed.threads)
-    ]
-    return max(ends) + recorded.lost_ns
+    ends = []
+    for client, thread in enumerate(changed.threads):
+        was_ns, rest_ns = rests_ns(recorded, client, usual_ns[client])
+        times_all = recorded.times_all(client)
+        left_ns = times_all * max(0, times_ns[client] - work_ns(part.threads[client]))
+        if rest_ns:
+            left_ns *= min(1.0, max(0, was_ns) / rest_ns)
+        whole = recorded.warm.threads[client]
+        whole_was_ns = whole.recorded_ns - work_ns(whole) - int(whole.stuck_ns.sum())
+        left_ns += min(recorded.lost_ns, max(0.0, whole_was_ns - times_all * rest_ns))
+        ends.append(work_ns(thread) + recorded.kept_ns(client) + left_ns)
+    return max(ends)
+
+
+def rests_ns(recorded: Recorded, client: int, usual_ns: int) -> tuple[int, int]:
+    """Return what a client's part has beyond all work: as recorded, without waits for an absent server; and as its
+    replay took `usual_ns`.
+    """
+    before = recorded.part.threads[client]
+    was_ns = before.recorded_ns - work_ns(before) - int(before.stuck_ns.sum())
+    return was_ns, max(0, usual_ns - work_ns(before))
 
 
 def with_known_work_ns(
@@ -86,15 +106,12 @@ def with_known_work_ns(
     goes beyond is nothing that a replay shows, and stays with each call.
 
     Args:
-        recorded, changed, part, times_ns: as above.
-        usual_ns: of the clients in the replay of the calls as recorded.
+        recorded, changed, part, times_ns, usual_ns: as above.
     """
     beyond = part.calls_count / recorded.part.calls_count
     ends = []
     for client, thread in enumerate(changed.threads):
-        before = recorded.part.threads[client]
-        was_ns = before.recorded_ns - work_ns(before) - int(before.stuck_ns.sum())
-        rest_ns = max(0, usual_ns[client] - work_ns(before))
+        was_ns, rest_ns = rests_ns(recorded, client, usual_ns[client])
         more_ns = was_ns - rest_ns
         left_ns = float(max(0, times_ns[client] - work_ns(part.threads[client])))
         left_ratio = left_ns / rest_ns if rest_ns else 0.0
@@ -107,32 +124,31 @@ def with_known_work_ns(
     return max(ends)
 
 
-def with_unknown_work_ns(recorded: Recorded, part: Traffic, times_ns: Sequence[int], usual_ns: Sequence[int]) -> float:
+def with_unknown_work_ns(recorded: Recorded, times_ns: Sequence[int], usual_ns: Sequence[int]) -> float:
     """Return how long the slowest client would take, where the server's work is not known: what the recording takes
-    beyond its replay may be that, and stays. A gain is that of the part, as many times as all its messages cost.
+    beyond its replay may be that, and stays, however few calls remain: it may be work on each item. A gain is that of
+    the part, as many times as all its messages cost.
 
     Args:
-        recorded, part, times_ns, usual_ns: as above.
+        recorded, times_ns, usual_ns: as above.
     """
-    beyond = part.calls_count / recorded.part.calls_count
     before_ns = recorded.part.recorded_ns
-    gain_ns = before_ns - changed_ns(max(times_ns), max(usual_ns), before_ns, beyond)
+    gain_ns = before_ns - changed_ns(max(times_ns), max(usual_ns), before_ns)
     slowest = max(range(len(usual_ns)), key=lambda client: recorded.whole.threads[client].recorded_ns)
     times_all = min(recorded.times_all(slowest), recorded.warm.recorded_ns / before_ns)
     return recorded.whole.recorded_ns - times_all * gain_ns
 
 
-def changed_ns(time_ns: float, usual_ns: float, recorded_ns: float, beyond: float) -> float:
+def changed_ns(time_ns: float, usual_ns: float, recorded_ns: float) -> float:
     """Return how long the calls of the part would take, from their replay and that of the recorded ones in one round.
 
     Args:
         time_ns: of the replay after the change.
-        usual_ns: of the replay of the calls as recorded: if that was quicker than the recording, each call took more
-            than a replay shows; if it was slower, so is the other one.
+        usual_ns: of the replay of the calls as recorded: if that was quicker than the recording, there was more than a
+            replay shows; if it was slower, so is the other one.
         recorded_ns: of the recording.
-        beyond: calls after the change over calls before it.
     """
-    return time_ns * min(1.0, recorded_ns / usual_ns) + beyond * max(0.0, recorded_ns - usual_ns)
+    return time_ns * min(1.0, recorded_ns / usual_ns) + max(0.0, recorded_ns - usual_ns)
 
 
 def of_planned_ns(recorded: Recorded, times_ns: Sequence[int]) -> float:
@@ -147,14 +163,10 @@ def work_ns(thread: ThreadCalls) -> int:
 
 def least_ns(recorded: Recorded, changed: Traffic) -> int:
     """Return what calls after a change take at least: the known work of any client, and of any server, which has one
-    call at a time. If that of a server is more than the recording took, its clients did not call at the same time.
+    call at a time.
     """
-    servers = [
-        sum(int(np.maximum(changed.threads[client].server_ns, 0).sum()) for client in clients)
-        for clients in changed.services
-    ]
-    together = [each for each in servers if each <= recorded.whole.recorded_ns]
-    return max([0, *together, *map(work_ns, changed.threads)])
+    servers = recorded.whole.in_turn_ns([int(np.maximum(each.server_ns, 0).sum()) for each in changed.threads])
+    return max(*servers, *map(work_ns, changed.threads))
 
 
 def moved_bytes(traffic: Traffic) -> int:

@@ -41,12 +41,20 @@ def percent(ratio: float) -> str:
     return f"{'−' if ratio < 0 else ''}{format_significant(100 * abs(ratio))} %"
 
 
-def gain_words(remedy: Remedy) -> str:
+def gain_words(remedy: Remedy, language: Language = "en") -> str:
     """Return the percentage that a change saves, with its interval if enough was replayed for one."""
     gain = remedy.gain_ratio
     texts = [f"{'−' if each < 0 else ''}{format_significant(100 * abs(each), 3)}" for each in
              (gain.estimate, gain.low, gain.high)]  # fmt: skip
+    if remedy.is_bound:
+        return _say("at most", language=language, gain=texts[0])
     return f"{texts[0]} [{texts[1]}, {texts[2]}]" if remedy.backend and remedy.is_sure else texts[0]
+
+
+def total_words(remedy: Remedy, language: Language) -> str:
+    """Return how long all calls would take after a change."""
+    total = format_duration_ns(remedy.predicted_ns.estimate)
+    return _say("at least", language=language, total=total) if remedy.is_bound else total
 
 
 def remedy_table(diagnosis: Diagnosis, chosen: Sequence[Remedy], title: str, language: Language) -> Table:
@@ -55,11 +63,10 @@ def remedy_table(diagnosis: Diagnosis, chosen: Sequence[Remedy], title: str, lan
     rows = []
     for remedy in chosen:
         name, _ = remedy_words(remedy.key, language)
-        total = format_duration_ns(remedy.predicted_ns.estimate)
         rounds = word("round head" if remedy.rounds_count == 1 else "rounds head", language)
         rounds = rounds.format(count=remedy.rounds_count)
         basis = rounds if remedy.backend else word("recording", language)
-        rows.append((name, total, gain_words(remedy), basis))
+        rows.append((name, total_words(remedy, language), gain_words(remedy, language), basis))
     return Table(title, make_columns(heads), tuple(rows))
 
 
@@ -208,8 +215,11 @@ def unsure(diagnosis: Diagnosis) -> list[Remedy]:
 
 
 def nothing_helps(diagnosis: Diagnosis, language: Language) -> str:
-    """Return that nothing helps, or, if not enough was replayed, that this is not known."""
-    return word("nothing helps" if any(each.is_sure for each in diagnosis.others) else "nothing known", language)
+    """Return that nothing helps, or, if not enough was replayed, or the clients take turns, that this is not known."""
+    if diagnosis.traffic.takes_turns:
+        return word("turns", language)
+    is_known = any(each.backend and each.is_sure for each in diagnosis.others)
+    return word("nothing helps" if is_known else "nothing known", language)
 
 
 def changes(diagnosis: Diagnosis, chosen: Sequence[Remedy], language: Language) -> Iterator[Change]:
@@ -240,6 +250,8 @@ def bounds(diagnosis: Diagnosis, language: Language) -> Iterator[str]:
         client = every.total_ns - sum(every.parts_ns[part] for part in ("server", "queue", "unknown"))
         shorter = min(client, every.total_ns - client)
         yield say("chain", most=percent(shorter / max(every.total_ns, 1)))
+    if count := len(unsure(diagnosis)):
+        yield say("judged one") if count == 1 else say("judged", count=count)
     if not diagnosis.costs.compression:
         yield say("no sample")
 

@@ -26,8 +26,6 @@ more as it has bytes more.
 """
 _LEAST_TINY_CALLS = 50
 _MERGED_CALLS = 100
-_PAID_BY_CALL = ("gap_ns", "before_ns", "after_ns")
-"""Work of the client of which a part is the price of any call."""
 _LEAST_RETURNED_BYTES = 65_536
 _MOST_RETURNED_RATIO = 1.25
 _HANDLE_BYTES = 64
@@ -58,7 +56,7 @@ class WhatIf:
 def what_ifs(traffic: Traffic, costs: Costs) -> Iterator[WhatIf]:
     """Yield the changes that could matter, each by itself."""
     least_ns = _LEAST_SHARE * traffic.recorded_ns
-    own_ns = max((int(_own_work(each).sum()) for each in traffic.threads), default=0) if traffic.server_known else 0
+    own_ns = _most_own_work_ns(traffic) if traffic.server_known else 0
     if own_ns > least_ns:
         what, is_most = "all of the server's work but serialization is gone", own_ns > traffic.recorded_ns / 2
         yield WhatIf(SERVER, without_own_work, what if is_most else "", "" if is_most else what)
@@ -71,8 +69,8 @@ def what_ifs(traffic: Traffic, costs: Costs) -> Iterator[WhatIf]:
         condition = "the messages are arrays of float32, and half of their digits are enough"
         yield WhatIf("half precision", partial(half_precision, costs=costs), condition=condition)
     if any(_tiny(thread).sum() >= _LEAST_TINY_CALLS for thread in traffic.threads):
-        note = f"{_MERGED_CALLS} calls become one, with all work of the server"
-        yield WhatIf("fewer calls", fewer_calls, note)
+        note = f"{_MERGED_CALLS} calls become one; all work on what is in them stays, on both sides"
+        yield WhatIf("fewer calls", partial(fewer_calls, costs=costs), note)
     returned = sum(int(_returns(thread).sum()) for thread in traffic.threads)
     if returned:
         condition = f"the {returned:,} replies that are followed by a request about as large are sent back in it"
@@ -91,6 +89,12 @@ def _own_work(thread: ThreadCalls) -> Ints:
     if late_ns(thread):
         own[0] = min(int(own[0]), int(np.median(own[1:])))
     return own
+
+
+def _most_own_work_ns(traffic: Traffic) -> int:
+    """Return the own work of the busiest server's thread, in the calls of all its clients."""
+    own_ns = [int(_own_work(each).sum()) for each in traffic.threads]
+    return max(traffic.in_turn_ns(own_ns))
 
 
 def without_own_work(thread: ThreadCalls) -> ThreadCalls:
@@ -178,10 +182,12 @@ def _tiny(thread: ThreadCalls) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     return is_tiny
 
 
-def fewer_calls(thread: ThreadCalls) -> ThreadCalls:
-    """Return the calls with runs of small ones of one method merged. Their bytes stay, and all work but what every call
-    costs, whatever it does: the least that one in twenty took.
+def fewer_calls(thread: ThreadCalls, costs: Costs) -> ThreadCalls:
+    """Return the calls with runs of small ones of one method merged. Their bytes stay, and all work: nobody knows that
+    what is done for each call is not done for each item. Only what an empty call costs here goes, and at most what one
+    in twenty took: to record it, and to pack and unpack nothing.
     """
+    by_call = {"gap_ns": costs.record_ns, "before_ns": costs.empty_pack_ns, "after_ns": costs.empty_unpack_ns}
     is_tiny = _tiny(thread)
     begins = np.ones(len(is_tiny), np.bool_)
     same = is_tiny[1:] & is_tiny[:-1] & (thread.method[1:] == thread.method[:-1])
@@ -192,7 +198,7 @@ def fewer_calls(thread: ThreadCalls) -> ThreadCalls:
     sums = {}
     for name in (each for each in COLUMNS if each != "method"):
         column = getattr(thread, name)
-        fixed = _fixed_cost(column[is_tiny]) if name in _PAID_BY_CALL else 0
+        fixed = min(_least_cost(column[is_tiny]), int(by_call.get(name, 0)))
         spared = np.where(~begins & (column >= fixed), fixed, 0)  # a merged call pays it once
         sums[name] = np.add.reduceat(np.maximum(column, 0) - spared, places)
     for name in ("server_ns", "server_most_ns", "queue_ns"):
@@ -201,7 +207,7 @@ def fewer_calls(thread: ThreadCalls) -> ThreadCalls:
     return replace(thread, method=thread.method[places], **sums)  # type: ignore[arg-type] # all are columns
 
 
-def _fixed_cost(column: Ints) -> int:
+def _least_cost(column: Ints) -> int:
     known = column[column != UNKNOWN]
     return int(np.quantile(known, 0.05)) if len(known) else 0
 

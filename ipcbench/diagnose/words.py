@@ -82,13 +82,27 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "rounds head": ("{count} rounds", "{count} 轮"),
     "round head": ("1 round", "1 轮"),
     "basis": ("from", "依据"),
-    "recording": ("recording", "记录"),
+    "recording": ("recording, no interval", "记录，无区间"),
     "nothing helps": ("Nothing that was tried clearly helps.", "所尝试的改动均无明确收益。"),
     "nothing known": (
         "Whether anything helps is not known: no change was replayed three times with enough calls; take a larger "
         "--budget.",
         "是否有效尚不可知：没有改动以足够的调用重放满三轮；请增大 --budget。",
     ),
+    "turns": (
+        "Whether anything helps cannot be told: the clients wait for one another, and a replay does not.",
+        "是否有效无法判断：各客户端互相等待，而重放并不如此。",
+    ),
+    "judged": (
+        "Of what could be judged: {count} more changes were replayed too little to tell.",
+        "仅就可判断者而言：另有 {count} 项改动重放不足，无法判断。",
+    ),
+    "judged one": (
+        "Of what could be judged: one more change was replayed too little to tell.",
+        "仅就可判断者而言：另有一项改动重放不足，无法判断。",
+    ),
+    "at most": ("at most {gain}", "至多 {gain}"),
+    "at least": ("at least {total}", "至少 {total}"),
     "unsure": ("What was replayed too little to tell", "重放不足、无法判断的改动"),
     "conditional": ("What would help on a condition", "有条件有效的措施"),
     "others": ("What does not clearly help", "无明确收益的措施"),
@@ -158,6 +172,10 @@ PAGE: Final[dict[str, tuple[str, str]]] = {
     "best": (
         "What helps most: {name}, {before} → {after}.",
         "最有效：{name}，{before} → {after}。",
+    ),
+    "best judged": (
+        "Of what could be judged, this helps most: {name}, {before} → {after}.",
+        "就可判断者而言，最有效：{name}，{before} → {after}。",
     ),
     "saves": ("It saves {gain}.", "节省 {gain}。"),
     "assumed": ("Assumed: {note}.", "假设：{note}。"),
@@ -309,7 +327,8 @@ SAYINGS: Final = {
     r"^the transport still makes its copies; without them, more is saved$": "传输自身的复制仍在；若无复制，节省更多",
     r"^the server is taken to serialize as the client does; the transport still makes its copies; .*$":
         "假定服务端的序列化与客户端相同；传输自身的复制仍在；若无复制，节省更多",
-    r"^([\d,]+) calls become one, with all work of the server$": r"\1 次调用合为一次，服务端的工作不变",
+    r"^([\d,]+) calls become one; all work on what is in them stays, on both sides$":
+        r"\1 次调用合为一次，双端对其内容的处理均不变",
     r"^the messages are arrays of float32, and half of their digits are enough$": "消息为 float32 数组，且一半精度已足够",
     r"^the ([\d,]+) replies that are followed by a request about as large are sent back in it$":
         r"\1 个应答之后的请求与之大小相近，且其中送回该应答",
@@ -325,6 +344,7 @@ SAYINGS: Final = {
     r"^([\d,]+) calls? (?:have|has) no record, .*$": r"\1 次调用没有记录，不重放。",
     r"^Nobody made these calls: .*$": "这些调用未实际发出：只传输消息，不含客户端与服务端的工作；端到端时间至少如此。",
     r"^The client's work between calls is unknown: .*$": "调用之间客户端的工作未知：调用依次紧接。",
+    r"^No two clients' calls overlap: .*$": "各客户端的调用从不重叠：它们互相等待，调用之间的时间有多少属于等待未知；重放会将其当作工作。",
     r"^The clients of one server began up to (.+?) apart; .*$":
         r"同一服务端的客户端开始时间最多相差 \1；重放时同时开始，可能互相等待更久。",
     r"\b(\S+) is not installed: (pip install \S+)": r"未安装 \1：`\2`",

@@ -29,6 +29,14 @@ _WAITING_STAGE = "wait"
 _ROLES_OF_SERVERS = frozenset({SERVER_SIDE, RECEIVER})
 
 _LARGEST_BYTES = 2**30
+_MOST_COMPARED, _LEAST_EXPECTED, _FEW_RATIO = 10_000, 10, 0.1
+"""Calls of others that each client's are compared with; of these so many must overlap by chance, and less than this
+share of that number does.
+"""
+_TURNS = (
+    "No two clients' calls overlap: they wait for one another, and how much of the time between their calls is that is "
+    "unknown. A replay takes it for work."
+)
 _MOST_SPREAD_RATIO = 0.1
 """Of the recorded time: how far apart the clients of a server may begin without a remark."""
 
@@ -60,6 +68,8 @@ class _Reading:
     """By client: a thread of a process, or a log."""
     places: dict[str, Ints] = field(default_factory=dict)
     """By client: the place of each call's record in `servers`, UNKNOWN if it has none."""
+    spans_ns: dict[str, Ints] = field(default_factory=dict)
+    """By client: begin and end of each call, shape (n, 2); none where a begin is unknown."""
     layouts: dict[str, Counter[str]] = field(default_factory=dict)
     """By method: what its messages consist of."""
     waited_ns: dict[str, list[int | None]] = field(default_factory=dict)
@@ -171,6 +181,9 @@ def _make(source: str, state: _Reading) -> Traffic:
     served_by = _served_by(state)
     threads = [replace(thread, server=served_by.get(thread.name, "")) for thread in threads]
     remarks += _spread(threads, state)
+    takes_turns = gaps_known and _take_turns(list(state.spans_ns.values()))
+    if takes_turns:
+        remarks.append(_TURNS)
     return Traffic(
         source=source,
         methods=tuple(methods),
@@ -182,6 +195,7 @@ def _make(source: str, state: _Reading) -> Traffic:
         is_sampled=bool(state.unrecorded_count),
         transports=tuple(name for name, _ in state.transports.most_common() if name),
         waited_ns={name: sum(filter(None, parts)) for name, parts in state.waited_ns.items() if None not in parts},
+        takes_turns=takes_turns,
         is_timed=state.is_timed,
     )
 
@@ -227,6 +241,8 @@ def _thread_calls(client: str, batches: Sequence[Batch], methods: dict[str, int]
     state.counts["calls began before the one before them ended; they follow it at once."] += int((gap < 0).sum())
     state.counts["calls are the inside of other calls, and are not replayed again."] += inner
     state.places[client] = places[good]
+    if state.has_begins:
+        state.spans_ns[client] = np.stack((begin, begin + total), axis=1)[good]
     columns = (method, np.maximum(gap, 0), before, after, other, queue, server, server_most, total, sent, recv)
     return ThreadCalls(client, **{name: column[good] for name, column in zip(COLUMNS, columns, strict=True)})
 
@@ -283,6 +299,25 @@ def _served_by(state: _Reading) -> dict[str, str]:
         if (begun[1:] >= done[:-1]).all():
             result |= dict.fromkeys(names, servers.threads[thread])
     return result
+
+
+def _take_turns(spans_ns: Sequence[Ints]) -> bool:
+    """Return whether far fewer calls of different clients overlap than if none took account of the others. Only calls
+    count that began between another client's first and last: clients that ran one after another take no turns.
+    """
+    expected = seen = 0.0
+    for number, own in enumerate(spans_ns):
+        others = [each for place, each in enumerate(spans_ns) if place != number and len(each)]
+        if not len(own) or not others:
+            continue
+        begin, end = own.T
+        every = np.concatenate(others)
+        every = every[(every[:, 0] >= begin[0]) & (every[:, 0] < end[-1])]
+        every = every[:: len(every) // _MOST_COMPARED + 1]
+        at = np.searchsorted(end, every[:, 0], side="right")  # the first call that ends later
+        seen += int((begin[np.minimum(at, len(begin) - 1)] < every[:, 1]).sum())
+        expected += len(every) * float((end - begin).sum() / max(1, end[-1] - begin[0]))
+    return expected >= _LEAST_EXPECTED and seen < _FEW_RATIO * expected
 
 
 def _spread(threads: Sequence[ThreadCalls], state: _Reading) -> list[str]:

@@ -7,7 +7,7 @@ between two calls: begin − previous end. They are never replayed, since the re
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -114,6 +114,8 @@ class Traffic:
         transports: over which the trace or log says that calls were made, as it names them, the most frequent first.
         waited_ns: by thread, of clients and servers: for how long it was ready to run and had no core; only those
             whose segments all tell.
+        takes_turns: whether the clients' calls never overlap where they would by chance: they wait for one another, and
+            nobody knows how much of the time between calls is that.
         is_timed: whether the calls were made, and so took a time that is known; else all times are 0 and mean nothing.
     """
 
@@ -127,6 +129,7 @@ class Traffic:
     is_sampled: bool = False
     waited_ns: Mapping[str, int] = field(default_factory=dict)
     transports: tuple[str, ...] = ()
+    takes_turns: bool = False
     is_timed: bool = True
 
     @property
@@ -151,6 +154,13 @@ class Traffic:
         for index, thread in enumerate(self.threads):
             services.setdefault(thread.server or index, []).append(index)
         return list(services.values())
+
+    def in_turn_ns(self, works_ns: Sequence[int]) -> list[int]:
+        """Return for how long each server's thread is busy with this work of its clients, one at a time. If that is
+        more than the recording took, its clients did not call at the same time: then with that of its busiest one.
+        """
+        sums = [[works_ns[client] for client in clients] for clients in self.services]
+        return [sum(each) if sum(each) <= self.recorded_ns else max(each) for each in sums]
 
     @property
     def largest_bytes(self) -> int:

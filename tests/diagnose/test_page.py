@@ -86,6 +86,9 @@ def costs() -> Costs:
         unpack_ns=1000.0,
         to_half_ns_per_byte=0.1,
         from_half_ns_per_byte=0.1,
+        record_ns=2000.0,
+        empty_pack_ns=400.0,
+        empty_unpack_ns=300.0,
         copies=(CopyCost(1024, interval(111), interval(1222)),),
         codecs=(CodecCost("msgpack", 1024, interval(3333), interval(4444)),),
         compression=(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ipcbench.diagnose.costs import Costs
-from ipcbench.diagnose.prediction import Recorded, changed_ns, with_known_work_ns
+from ipcbench.diagnose.prediction import Recorded, changed_ns, with_known_work_ns, with_unknown_work_ns
 from ipcbench.diagnose.what_if import (
     fewer_calls,
     half_precision,
@@ -21,7 +21,7 @@ from ipcbench.diagnose.what_if import (
 from ipcbench.replay.traffic import COLUMNS, ThreadCalls
 from tests.replay.made import thread, traffic
 
-COSTS = Costs(2_000, 3_000, 0.5, 0.25, (), (), ())
+COSTS = Costs(2_000, 3_000, 0.5, 0.25, 1_500, 400, 300, (), (), ())
 
 
 def same_but(changed: ThreadCalls, made: ThreadCalls, *names: str) -> None:
@@ -44,8 +44,8 @@ def test_out_of_band_leaves_a_small_head_to_pack_on_both_sides() -> None:
 
 def test_no_change_makes_unknown_work_known() -> None:
     made = thread(4, server_ns=-1)
-    for change in (lambda each: out_of_band(each, COSTS), lambda each: half_precision(each, COSTS), fewer_calls,
-                   stay_on_one_side):  # fmt: skip
+    for change in (lambda each: out_of_band(each, COSTS), lambda each: half_precision(each, COSTS),
+                   lambda each: fewer_calls(each, COSTS), stay_on_one_side):  # fmt: skip
         assert (change(made).server_ns == -1).all()
 
 
@@ -65,21 +65,26 @@ def small(count: int) -> ThreadCalls:
     return replace(made, method=np.zeros(count, np.int64), sent_bytes=ten, recv_bytes=2 * ten)
 
 
-def test_fewer_calls_keep_all_bytes_and_all_work_but_the_price_of_a_call() -> None:
+def test_fewer_calls_keep_all_bytes_and_all_work_but_the_price_of_an_empty_call() -> None:
+    """What each item takes to pack stayed once for all of them: 5 ms of packing were said to be gone."""
     made = small(250)
     made.gap_ns[7] += 900_000
-    changed = fewer_calls(made)
+    changed = fewer_calls(made, COSTS)
     assert len(changed.method) == 3
     assert changed.sent_bytes.tolist() == [1_000, 1_000, 500]
     for name in ("server_ns", "total_ns", "sent_bytes", "recv_bytes"):
         assert getattr(changed, name).sum() == getattr(made, name).sum(), name
-    assert changed.before_ns.tolist() == [5_000, 5_000, 5_000], "once for each call"
-    assert changed.gap_ns.tolist() == [900_000, 10_000, 10_000], "the first call has no gap before it"
+    kept = np.array([100, 100, 50]) - 1
+    assert (made.before_ns[0] * (kept + 1) - changed.before_ns).tolist() == (400 * kept).tolist()
+    assert (made.after_ns[0] * (kept + 1) - changed.after_ns).tolist() == (300 * kept).tolist()
+    assert made.gap_ns.sum() - changed.gap_ns.sum() == 1_500 * kept.sum()
+    quick = replace(made, before_ns=np.full(250, 100))
+    assert fewer_calls(quick, COSTS).before_ns.tolist() == [100, 100, 100], "no more goes than is there"
 
 
 def test_calls_of_several_methods_and_large_ones_are_not_merged() -> None:
     made = thread(6)
-    assert len(fewer_calls(made).method) == 6
+    assert len(fewer_calls(made, COSTS).method) == 6
 
 
 def test_a_reply_that_is_sent_back_stays_where_it_is() -> None:
@@ -108,15 +113,20 @@ def test_only_what_could_matter_is_tried() -> None:
     assert "half precision" not in keys
 
 
-@pytest.mark.parametrize(
-    ("time", "usual", "beyond", "expected"),
-    [(50, 100, 1.0, 50), (50, 60, 1.0, 90), (50, 60, 0.5, 70), (50, 200, 1.0, 25), (300, 200, 1.0, 150)],
-)
-def test_a_replay_is_read_beside_that_of_the_recorded_calls(
-    time: float, usual: float, beyond: float, expected: float
-) -> None:
-    """Recorded: 100. What the recording took beyond its replay stays with each call; a slower replay is scaled."""
-    assert changed_ns(time, usual, 100, beyond) == pytest.approx(expected)
+@pytest.mark.parametrize(("time", "usual", "expected"), [(50, 100, 50), (50, 60, 90), (50, 200, 25), (300, 200, 150)])
+def test_a_replay_is_read_beside_that_of_the_recorded_calls(time: float, usual: float, expected: float) -> None:
+    """Recorded: 100. What the recording took beyond its replay stays; a slower replay is scaled."""
+    assert changed_ns(time, usual, 100) == pytest.approx(expected)
+
+
+def test_what_a_server_may_do_for_each_item_stays_with_fewer_calls() -> None:
+    """It works 1 ms for each of 200 calls, and was not recorded; 311 ms were said to become 17."""
+    made = replace(small(200), server_ns=np.full(200, -1), server_most_ns=np.full(200, 1_150_000),
+                   total_ns=np.full(200, 1_200_000))  # fmt: skip
+    recorded = Recorded(traffic(made), traffic(made), None, 0.0)
+    usual_ns, merged_ns = 30_000_000, 2_000_000
+    took_ns = with_unknown_work_ns(recorded, [merged_ns], [usual_ns])
+    assert took_ns == pytest.approx(made.recorded_ns - (usual_ns - merged_ns))
 
 
 @pytest.mark.parametrize(

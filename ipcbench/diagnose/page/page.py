@@ -29,6 +29,7 @@ from ipcbench.diagnose.render import (
     percent,
     remedy_table,
     sentences,
+    total_words,
     unhelpful,
     unsure,
 )
@@ -156,11 +157,14 @@ def headline(diagnosis: Diagnosis, language: Language, before: Traffic | None = 
     if diagnosis.remedies:
         best = diagnosis.remedies[0]
         name, _ = remedy_words(best.key, language)
-        after = interval_words(best.predicted_ns)
-        lead = say("best", name=name, before=format_duration_ns(_before_ns(diagnosis, best)), after=after)
-        rest.append(say("saves", gain=_with_unit(gain_words(best), "%")))
+        after = total_words(best, language) if best.is_bound else interval_words(best.predicted_ns)
+        key = "best judged" if unsure(diagnosis) else "best"
+        lead = say(key, name=name, before=format_duration_ns(_before_ns(diagnosis, best)), after=after)
+        rest.append(say("saves", gain=_with_unit(gain_words(best, language), "%")))
         if best.note:
             rest.append(say("assumed", note=said(best.note, language)))
+    elif diagnosis.traffic.takes_turns:
+        lead = nothing_helps(diagnosis, language)
     elif not any(each.backend and each.is_sure for each in diagnosis.others):
         lead = say("no rounds")
     elif unknown >= _LARGE_RATIO:
