@@ -43,6 +43,10 @@ class Recorded:
         """Whether all work of both sides is known."""
         return self.whole.is_timed and self.whole.server_known
 
+    def shares_server(self, client: int) -> bool:
+        """Return whether a client waits for the work that its server does for others."""
+        return any(client in clients and len(clients) > 1 for clients in self.whole.services)
+
     def times_all(self, client: int) -> float:
         """Return how many times the messages of the part all messages of a client cost."""
         whole, part = self.warm.threads[client], self.part.threads[client]
@@ -64,7 +68,8 @@ def over_another_transport_ns(
     replay of the part shows, and the wait for a core. What the recorded transport took beyond its floor is gone.
 
     If the calls as recorded are slower here than they were, so are the changed ones, and count for less. The wait for a
-    core is at most what the recording has beyond its replay: work and queue, which the replay has too, hold the rest.
+    core is at most what the recording has beyond its replay: work, which the replay has too, holds the rest. Of a
+    server with several clients, the queue is most of what is replayed, and they wait for a core in it.
 
     Args:
         recorded: before the change; all work is known.
@@ -75,25 +80,26 @@ def over_another_transport_ns(
     """
     ends = []
     for client, thread in enumerate(changed.threads):
-        was_ns, rest_ns = rests_ns(recorded, client, usual_ns[client])
-        times_all = recorded.times_all(client)
-        left_ns = times_all * max(0, times_ns[client] - work_ns(part.threads[client]))
-        if rest_ns:
-            left_ns *= min(1.0, max(0, was_ns) / rest_ns)
-        whole = recorded.warm.threads[client]
-        whole_was_ns = whole.recorded_ns - work_ns(whole) - int(whole.stuck_ns.sum())
-        left_ns += min(recorded.lost_ns, max(0.0, whole_was_ns - times_all * rest_ns))
+        was_ns, rest_ns = rest_of_ns(recorded.part.threads[client]), _rest_ns(recorded, client, usual_ns)
+        whole_ns, times_all = rest_of_ns(recorded.warm.threads[client]), recorded.times_all(client)
+        left_ns: float = max(0, times_ns[client] - work_ns(part.threads[client]))
+        if rest_ns and recorded.shares_server(client):
+            left_ns *= max(0, whole_ns) / rest_ns
+        else:
+            left_ns *= times_all * (min(1.0, max(0, was_ns) / rest_ns) if rest_ns else 1.0)
+            left_ns += min(recorded.lost_ns, max(0.0, whole_ns - times_all * rest_ns))
         ends.append(work_ns(thread) + recorded.kept_ns(client) + left_ns)
     return max(ends)
 
 
-def rests_ns(recorded: Recorded, client: int, usual_ns: int) -> tuple[int, int]:
-    """Return what a client's part has beyond all work: as recorded, without waits for an absent server; and as its
-    replay took `usual_ns`.
-    """
-    before = recorded.part.threads[client]
-    was_ns = before.recorded_ns - work_ns(before) - int(before.stuck_ns.sum())
-    return was_ns, max(0, usual_ns - work_ns(before))
+def rest_of_ns(thread: ThreadCalls) -> int:
+    """Return what recorded calls have beyond all work and all waits for an absent server."""
+    return thread.recorded_ns - work_ns(thread) - int(thread.stuck_ns.sum())
+
+
+def _rest_ns(recorded: Recorded, client: int, usual_ns: Sequence[int]) -> int:
+    """Return what the replay of a client's part has beyond all work."""
+    return max(0, usual_ns[client] - work_ns(recorded.part.threads[client]))
 
 
 def with_known_work_ns(
@@ -103,7 +109,8 @@ def with_known_work_ns(
 
     What the recorded calls have more of transport than their own replay in the same round stays in proportion to what
     is left of it, as long as it is not more than once again as much: a program's calls cost more than a replay's. What
-    goes beyond is nothing that a replay shows, and stays with each call.
+    goes beyond is nothing that a replay shows, and stays with each call; not where several clients queue for a server:
+    then it is the queue, and all of it stays in proportion.
 
     Args:
         recorded, changed, part, times_ns, usual_ns: as above.
@@ -111,15 +118,15 @@ def with_known_work_ns(
     beyond = part.calls_count / recorded.part.calls_count
     ends = []
     for client, thread in enumerate(changed.threads):
-        was_ns, rest_ns = rests_ns(recorded, client, usual_ns[client])
+        was_ns, rest_ns = rest_of_ns(recorded.part.threads[client]), _rest_ns(recorded, client, usual_ns)
         more_ns = was_ns - rest_ns
         left_ns = float(max(0, times_ns[client] - work_ns(part.threads[client])))
         left_ratio = left_ns / rest_ns if rest_ns else 0.0
-        left_ns += left_ratio * min(more_ns, rest_ns) + beyond * max(0, more_ns - rest_ns)
-        whole = recorded.warm.threads[client]
+        more_in_ratio_ns = more_ns if recorded.shares_server(client) else min(more_ns, rest_ns)
+        left_ns += left_ratio * more_in_ratio_ns + beyond * (more_ns - more_in_ratio_ns)
         times_all = recorded.times_all(client)
         if was_ns > 0:
-            times_all = (whole.recorded_ns - work_ns(whole) - int(whole.stuck_ns.sum())) / was_ns
+            times_all = rest_of_ns(recorded.warm.threads[client]) / was_ns
         ends.append(work_ns(thread) + recorded.kept_ns(client) + times_all * left_ns)
     return max(ends)
 

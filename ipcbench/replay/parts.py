@@ -10,6 +10,7 @@ number where it has room for it, so that a lost, repeated or mixed-up message en
 from __future__ import annotations
 
 import gc
+import sys
 from abc import ABC, abstractmethod
 from array import array
 from collections import deque
@@ -209,6 +210,8 @@ def run_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     lists = map(_unpacked, request["lists"])
     kind, work, turns = ServerPart if request["serves"] else ClientPart, Work(), Turns()
     parts = [kind(*ends, request["stall_s"], work, turns) for ends in zip(writers, readers, lists, strict=True)]
+    if len(parts) > 1:
+        sys.setswitchinterval(_SWITCH_S)
     gc.collect()
     gc.freeze()
     gc.disable()
@@ -225,6 +228,12 @@ def _unpacked(packed: dict[str, bytes]) -> Columns:
     for name, column in columns.items():
         column.frombytes(packed[name])
     return columns
+
+
+_SWITCH_S = 5e-5
+"""How soon a thread that works lets others run: after Python's 5 ms, a reader that waits for the interpreter
+would hold up all clients of its server, and over some transports more than over others.
+"""
 
 
 class Runs(Protocol[Result_co]):

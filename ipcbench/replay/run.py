@@ -229,24 +229,25 @@ class Replays:
             for index in range(self._request.rounds):
                 begun_s = time.monotonic()
                 left_s = self._request.budget_s - (begun_s - started_s)
-                if index == 1:
-                    round_s = self._leave_out_some(round_s, left_s)
+                if 0 < index < MIN_CLAIM_ROUNDS:
+                    round_s = self._leave_out_some(index, round_s, left_s)
                 if index and round_s > left_s:
                     self._say(f"the budget is spent after {index} of {self._request.rounds} rounds")
                     return
                 self._round(index, run_dir, switchboard, started_s + self._request.budget_s)
                 round_s = time.monotonic() - begun_s
 
-    def _leave_out_some(self, round_s: float, left_s: float) -> float:
-        """Leave out what matters least until all rounds fit, or, of what matters more, until as many fit as a claim
-        needs: the slowest first, since a change that made the calls slow is no remedy. Return what a round then takes.
+    def _leave_out_some(self, index: int, round_s: float, left_s: float) -> float:
+        """Before round `index`, leave out what matters least until all rounds fit, or, of what matters more, until as
+        many fit as a claim needs: the slowest first, since a change that made the calls slow is no remedy. Return what
+        a round then takes.
         """
         costs = {name: self._cost_s(name) for name in self._contenders if self._measured[name].threads_ns}
         every_s = sum(costs.values())
         for importance, rounds in ((0, self._request.rounds), (1, min(self._request.rounds, MIN_CLAIM_ROUNDS))):
             names = [name for name, each in self._contenders.items() if each.importance == importance and name in costs]
             for name in sorted(names, key=lambda name: -costs[name]):
-                if round_s * (rounds - 1) <= left_s:
+                if round_s * (rounds - index) <= left_s:
                     break
                 round_s *= 1 - costs[name] / every_s
                 every_s -= costs[name]

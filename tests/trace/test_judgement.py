@@ -263,7 +263,7 @@ def test_records_stand_for_the_calls_of_their_own_time(tmp_path: Path) -> None:
     assert totals.groups[0].methods["Add"].total_ns == 5 * MS
 
 
-@pytest.mark.parametrize("stamps", [[2**62, 2**62 + 1], [10, 9], [-5, 3]])
+@pytest.mark.parametrize("stamps", [[2**62, 2**62 + 1], [10, 9], [-5, 3], [10, 2**61]])
 def test_calls_with_impossible_times_are_damage_and_no_figures(tmp_path: Path, stamps: list[int]) -> None:
     made = Made(tmp_path, "client")
     for number in range(10):

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ipcbench.errors import StoreError
 from ipcbench.trace.format import CALL, HEADER_BYTES, MARKER, RECORD_BYTES, SEGMENT_MAGIC, unpack_header
 from ipcbench.trace.readers.batch import UNKNOWN, Batch, Ints, Keys, Notes
-from ipcbench.trace.readers.own import RECORD, keys_of, read_segment, thread_of
+from ipcbench.trace.readers.own import RECORD, keys_of, longest_ns, read_segment, thread_of
 from ipcbench.trace.schema import CLIENT, RECEIVER, SERVER_SIDE
 from ipcbench.util.files import as_store_errors
 
@@ -153,9 +153,10 @@ def _served(path: Path, every: set[str]) -> Iterator[tuple[str, npt.NDArray[Any]
     """Yield the boot and the server records of a segment, in pieces; `every` gets each boot, served in or not."""
     with as_store_errors(path), path.open("rb") as file:
         try:
-            boot = str(unpack_header(file.read(HEADER_BYTES), SEGMENT_MAGIC)[1].get("boot", ""))
+            facts = unpack_header(file.read(HEADER_BYTES), SEGMENT_MAGIC)[1]
         except (ValueError, RecursionError):
             return
+        boot, longest = str(facts.get("boot", "")), longest_ns(file, facts)
         every.add(boot)
         offset = HEADER_BYTES
         room = memoryview(bytearray(_CHUNK_RECORDS * RECORD_BYTES))
@@ -166,6 +167,8 @@ def _served(path: Path, every: set[str]) -> Iterator[tuple[str, npt.NDArray[Any]
                 chosen = records[at]
                 markers = (offset + at * RECORD_BYTES).astype(np.uint64) ^ np.uint64(MARKER)
                 whole = (chosen["kind"] == CALL) & (chosen["marker"] == markers) & (chosen["ends"] >= 1)
+                arrived, begun, done = _stamps(chosen).astype(np.float64).T
+                whole &= (begun <= done) & (done - arrived <= longest)  # others are damage, told where calls are read
                 yield boot, chosen[whole & (chosen["role"] <= RECEIVER) & (chosen["span"] != 0)]
             offset += size
 

@@ -53,6 +53,7 @@ _CHUNK_RECORDS = 8_192
 _CHUNK_SLOTS = 4096
 _MOST_PENDING = 256
 _LARGEST = 2**62
+_DAY_NS = 86_400 * 10**9
 _CHANCE = 50  # so few calls that sampling should have left out may all have a record
 _MAX_BLOCK_BYTES = 2**20
 
@@ -89,6 +90,7 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
         facts = _header(file, path, SEGMENT_MAGIC, notes)[1]
         if not facts:
             return
+        longest = longest_ns(file, facts)
         names: dict[int, str] = {0: ""}
         pieces: dict[int, bytes] = {}
         offset = HEADER_BYTES
@@ -100,7 +102,7 @@ def read_segment(path: Path, notes: Notes) -> Iterator[Batch]:
             kinds = records["kind"]
             whole = records["marker"] == offsets ^ MARKER
             calls = whole & (kinds == CALL) & (records["ends"] >= 1) & (records["ends"] <= MAX_STAGES)
-            possible = _are_possible(records)
+            possible = _are_possible(records, longest)
             if not possible[calls].all():
                 notes.damaged(
                     path.name, f"{np.count_nonzero(calls & ~possible):,} calls with impossible times or sizes"
@@ -152,13 +154,25 @@ def _learn(records: npt.NDArray[Any], names: dict[int, str], pieces: dict[int, b
             names[number] = pieces.pop(number)[:length].decode("utf-8", "replace")
 
 
-def _are_possible(records: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    """Return which records have times in order, and sizes that can be."""
+def longest_ns(file: IO[bytes], facts: dict[str, Any]) -> int:
+    """Return how long a call in a segment can have taken: from when it was made to its last change, and a day for
+    clocks that were set, and changes that were noted late.
+    """
+    anchor = facts.get("anchor_ns")
+    if not (isinstance(anchor, list) and len(anchor) == 2 and isinstance(anchor[1], int)):
+        return _LARGEST
+    return max(0, os.fstat(file.fileno()).st_mtime_ns - anchor[1]) + _DAY_NS
+
+
+def _are_possible(records: npt.NDArray[Any], longest: int) -> npt.NDArray[np.bool_]:
+    """Return which records have times in order, of at most `longest` ns together, and sizes that can be."""
     stamps, numbers = records["stamps"], np.arange(1, MAX_STAGES + 1)
     in_order = (np.diff(stamps, axis=1) >= 0) | (numbers > records["ends"][:, None])
     in_range = (stamps >= 0) & (stamps < _LARGEST)
     sizes = (records["sent"] < _LARGEST) & (records["recv"] < _LARGEST)
-    possible: npt.NDArray[np.bool_] = in_order.all(axis=1) & in_range.all(axis=1) & sizes
+    last = stamps[np.arange(len(records)), np.clip(records["ends"], 0, MAX_STAGES)]
+    short = last.astype(np.float64) - stamps[:, 0] <= longest
+    possible: npt.NDArray[np.bool_] = in_order.all(axis=1) & in_range.all(axis=1) & sizes & short
     return possible
 
 
