@@ -115,7 +115,13 @@ _APART = (("trace", "model"), ("ladder", "write_trace"), ("ladder", "dtype"), ("
     help="Other transports to try.",
 )
 @click.option("--rounds", type=int, default=3, show_default=True, metavar="N", help="Replays of each change.")
-@click.option("--budget", default="60s", show_default=True, metavar="TIME", help="Time limit of the replays.")
+@click.option(
+    "--budget",
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Bounds the replays: none begins that would end later. Floors and costs take some seconds more.",
+)
 @click.option("--sample", metavar="FILE", help="Bytes as they travel: what would compression bring?")
 @click.option("--against", metavar="TRACE", help="The same calls before: compare where the time went.")
 @click.option("--fail-if", metavar="PART>PERCENT", help="Exit with 1 if a part of the time is larger, as in server>50.")
@@ -432,15 +438,17 @@ def _this_command() -> str:
 
 def _judged(made: Diagnosis, part: str, percent: float) -> int:
     """Return the exit code: 1 if the part of the time is larger than the gate allows, 3 if that is not known."""
+    from ipcbench.diagnose.words import word
     from ipcbench.util.units import format_significant as shown
 
     least, most = _bounds(made.attributions[0], part, made)
+    name = word(part, "en")
     if least > percent:
-        tell(f"ipcbench: {part} takes {shown(least)} % of the time, more than {percent:g} %")
+        tell(f"ipcbench: {name} takes {shown(least)} % of the time, more than {percent:g} %")
         return EXIT_FAILED
     if most > percent:
         tell(
-            f"ipcbench: {part} takes {shown(least)} to {shown(most)} % of the time: whether that is more than "
+            f"ipcbench: {name} takes {shown(least)} to {shown(most)} % of the time: whether that is more than "
             f"{percent:g} % is not known; record the server, too"
         )
         return EXIT_INCONCLUSIVE

@@ -173,10 +173,16 @@ def notes(diagnosis: Diagnosis, language: Language) -> Iterator[str]:
     every = diagnosis.attributions[0]
     yield say("legend", source=diagnosis.source)
     yield say("serialization", share=percent(every.share("serialize", "deserialize")))
-    if every.quicker_count > _DOUBTFUL_RATIO * every.calls_count:
-        yield say("quicker", count=every.quicker_count)
+    yield from quicker(diagnosis, language)
     if not diagnosis.traffic.server_known:
         yield say("unknown server")
+
+
+def quicker(diagnosis: Diagnosis, language: Language) -> Iterator[str]:
+    """Yield that many calls took less than the floor here, if they did."""
+    every = diagnosis.attributions[0]
+    if every.quicker_count > _DOUBTFUL_RATIO * every.calls_count:
+        yield _say("quicker", language=language, count=every.quicker_count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +224,9 @@ def nothing_helps(diagnosis: Diagnosis, language: Language) -> str:
     """Return that nothing helps, or, if not enough was replayed, or the clients take turns, that this is not known."""
     if diagnosis.traffic.takes_turns:
         return word("turns", language)
-    is_known = any(each.backend and each.is_sure for each in diagnosis.others)
-    return word("nothing helps" if is_known else "nothing known", language)
+    if not any(each.backend and each.is_sure for each in diagnosis.others):
+        return word("nothing known", language)
+    return word("nothing judged" if unsure(diagnosis) else "nothing helps", language)
 
 
 def changes(diagnosis: Diagnosis, chosen: Sequence[Remedy], language: Language) -> Iterator[Change]:

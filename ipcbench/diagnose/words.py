@@ -84,6 +84,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "basis": ("from", "依据"),
     "recording": ("recording, no interval", "记录，无区间"),
     "nothing helps": ("Nothing that was tried clearly helps.", "所尝试的改动均无明确收益。"),
+    "nothing judged": ("Nothing of what could be judged clearly helps.", "可判断的改动均无明确收益。"),
     "nothing known": (
         "Whether anything helps is not known: no change was replayed three times with enough calls; take a larger "
         "--budget.",
@@ -94,12 +95,12 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "是否有效无法判断：各客户端互相等待，而重放并不如此。",
     ),
     "judged": (
-        "Of what could be judged: {count} more changes were replayed too little to tell.",
-        "仅就可判断者而言：另有 {count} 项改动重放不足，无法判断。",
+        "That is of what could be judged: {count} more changes were replayed too little to tell.",
+        "以上仅就可判断者而言：另有 {count} 项改动重放不足，无法判断。",
     ),
     "judged one": (
-        "Of what could be judged: one more change was replayed too little to tell.",
-        "仅就可判断者而言：另有一项改动重放不足，无法判断。",
+        "That is of what could be judged: one more change was replayed too little to tell.",
+        "以上仅就可判断者而言：另有一项改动重放不足，无法判断。",
     ),
     "at most": ("at most {gain}", "至多 {gain}"),
     "at least": ("at least {total}", "至少 {total}"),
@@ -209,6 +210,11 @@ PAGE: Final[dict[str, tuple[str, str]]] = {
     "parts reading": (
         "The parts of each method's time, in the order of time from the bottom; all calls together are on the left.",
         "各方法时间的组成，自下而上按先后排列；最左为全部调用。",
+    ),
+    "parts legend": (
+        "Floor: what these messages take here on an idle channel. Beyond floor: the rest of their way. Queue: a request "
+        "waits for its server.",
+        "下限：这些消息在本机空闲通道上所需的时间。超出下限：其余的传输时间。排队：请求等待服务端。",
     ),
     "floors title": ("Time of a message by size", "各大小消息的时间"),
     "floors reading": (

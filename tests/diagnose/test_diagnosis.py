@@ -22,9 +22,9 @@ from ipcbench.diagnose.diagnosis import (
     diagnose,
     source_of,
 )
-from ipcbench.diagnose.prediction import Recorded
+from ipcbench.diagnose.prediction import Recorded, work_ns
 from ipcbench.diagnose.render import gain_words
-from ipcbench.diagnose.what_if import changed, usual_first_call
+from ipcbench.diagnose.what_if import SERVER, WhatIf, changed, usual_first_call, without_own_work
 from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.run import Contender, Measured, Request
 from ipcbench.replay.traffic import ThreadCalls, Traffic
@@ -258,3 +258,60 @@ def test_a_client_of_few_calls_hides_what_others_show() -> None:
     whole = traffic(thread(200, total_ns=2_000_000), thread(2, total_ns=2_000_000))
     assert replayed(whole, 10).helps
     assert not replayed(whole, 1).is_sure
+
+
+def shared(count: int = 20) -> list[ThreadCalls]:
+    """Return three clients of one server, which works 150 µs in each call; the rest of a call is queue."""
+    return [thread(count, 150_000, str(number), "s", total_ns=500_000) for number in range(3)]
+
+
+@pytest.mark.parametrize("part_count", [20, 10])
+def test_a_queue_is_neither_transport_nor_a_wait_for_a_core(part_count: int) -> None:
+    """The server waited for a core while it worked: that is in its work, and in what its clients queued. Over another
+    transport that takes as long, twice the recorded time was predicted.
+    """
+    whole = replace(traffic(*shared()), waited_ns={"s": 9_000_000})
+    part = replace(whole, threads=tuple(each.first(part_count) for each in whole.threads))
+    contenders = {BASE: Contender("zmq", part), f"{TRANSPORT}shm": Contender("shm", part)}
+    measured = {name: Measured(threads_ns=[[8_000_000] * 3] * 3) for name in contenders}
+    (found,) = _replayed(Recorded(whole, part, None, 9e6), contenders, measured, ())
+    assert found.predicted_ns.estimate == pytest.approx(whole.recorded_ns)
+
+
+def test_nothing_is_claimed_of_clients_that_take_turns() -> None:
+    """A replay spins where they waited: shared memory was said to take four times as long."""
+    whole = replace(traffic(*shared()), takes_turns=True)
+    contenders = {BASE: Contender("zmq", whole), f"{TRANSPORT}shm": Contender("shm", whole)}
+    measured = {name: Measured(threads_ns=[[8_000_000] * 3] * 3) for name in contenders}
+    assert not list(_replayed(Recorded(whole, whole, None, 0.0), contenders, measured, ()))
+
+
+def test_a_server_without_work_costs_nothing_more() -> None:
+    whole = traffic(thread(20))
+    contenders = {BASE: Contender("zmq", whole), SERVER: Contender("zmq", whole)}
+    times_ns = {BASE: whole.recorded_ns, SERVER: 2 * whole.recorded_ns}
+    measured = {name: Measured(threads_ns=[[times_ns[name]]] * 3) for name in contenders}
+    (found,) = _replayed(Recorded(whole, whole, None, 0.0), contenders, measured, [WhatIf(SERVER, without_own_work)])
+    assert found.gain_ratio.estimate == 0
+
+
+def test_a_slower_day_makes_no_transport_slower() -> None:
+    """What the calls as recorded take here beyond their work is twice what it was, and so is that over shm."""
+    whole = traffic(thread(20))
+    rest_ns = whole.recorded_ns - work_ns(whole.threads[0])
+    contenders = {BASE: Contender("zmq", whole), f"{TRANSPORT}shm": Contender("shm", whole)}
+    measured = {name: Measured(threads_ns=[[whole.recorded_ns + rest_ns]] * 3) for name in contenders}
+    (found,) = _replayed(Recorded(whole, whole, None, 0.0), contenders, measured, ())
+    assert found.predicted_ns.estimate == pytest.approx(whole.recorded_ns)
+
+
+def test_a_wait_for_a_core_is_bounded_by_what_the_server_works_at_least() -> None:
+    """It works 150 µs at least in each of 60 calls, one at a time; some were answered at once."""
+    made = shared()
+    made[0].total_ns[:6], made[0].total_ns[6:] = 200_000, 700_000
+    whole = replace(traffic(*made), waited_ns={"s": 10**12, "0": 0, "1": 0, "2": 0})
+    (found,) = _from_recording(whole)
+    assert found.predicted_ns.estimate == pytest.approx(60 * 150_000)
+    assert found.is_bound
+    few = replace(whole, threads=tuple(each.first(5) for each in whole.threads))
+    assert not list(_from_recording(few))

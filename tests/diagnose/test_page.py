@@ -12,14 +12,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ipcbench.cli import main
 from ipcbench.diagnose.attribution import attribute
 from ipcbench.diagnose.costs import CodecCost, CompressionCost, CopyCost, Costs
 from ipcbench.diagnose.diagnosis import Diagnosis, Floor, Remedy
+from ipcbench.diagnose.page.charts import parts_chart
 from ipcbench.diagnose.page.page import diagnosis_html, headline, ladder_html
-from ipcbench.diagnose.render import conditional, tables, unhelpful
+from ipcbench.diagnose.render import as_text, conditional, tables, unhelpful
 from ipcbench.diagnose.what_if import what_ifs
 from ipcbench.diagnose.words import PAGE, REMEDIES, WORDS, page_word, remedy_words, word
 from ipcbench.replay.latency_table import LatencyTable
@@ -218,6 +220,45 @@ def test_without_a_remedy_the_page_says_why(language: Language) -> None:
     dark = traffic(thread(server_ns=-1))
     unknown = made(remedies=(), traffic=dark, attributions=attribute(dark, None))
     assert headline(unknown, language).lead == page_word("mostly unknown", language, share="95.0 %")
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_changes_that_were_replayed_too_little_are_told_of_beside_the_answer(language: Language) -> None:
+    some = replace(made().others[0], rounds_count=2)
+    mixed = made(others=(*made().others[1:], some))
+    assert headline(mixed, language).lead.startswith(PAGE["best judged"][language == "zh"].partition("{")[0])
+    assert word("judged one", language) in as_text(mixed, language).replace("\n  ", " " if language == "en" else "")
+    assert headline(replace(mixed, remedies=()), language).lead == word("nothing judged", language)
+
+
+def test_calls_before_leave_the_answer_first() -> None:
+    found = headline(made(), "en", made().traffic)
+    assert remedy_words("transport shm", "en")[0] in found.lead
+    assert "A call takes" in str(found)
+
+
+def test_what_is_only_bounded_is_said_to_be_so() -> None:
+    bound = replace(remedy("neighbours", 0.4, 0.0), backend="", rounds_count=0)
+    diagnosis = made(remedies=(bound,))
+    assert headline(diagnosis, "en").lead.endswith("2.51 ms → at least 1.51 ms.")
+    assert "at most 40.0" in as_text(diagnosis)
+    assert "no interval" in as_text(diagnosis)
+
+
+def test_clients_that_take_turns_are_told_of_and_nothing_else() -> None:
+    diagnosis = made(remedies=(), others=(), traffic=replace(made().traffic, takes_turns=True))
+    assert headline(diagnosis, "en").lead == word("turns", "en")
+
+
+def test_the_plot_has_no_bar_twice_and_says_what_its_parts_are() -> None:
+    one = replace(made().traffic, methods=("Only",), threads=(replace(thread(), method=np.zeros(12, np.int64)),))
+    quick = replace(made(), attributions=attribute(one, LatencyTable((16, 100_000), (1e6, 2e6))))
+    group = parts_chart(quick, "en")
+    assert group is not None
+    (chart,) = group.charts
+    assert [name for _, name in chart.x.ticks or ()] == ["all"]
+    assert any("idle channel" in each for each in chart.notes)
+    assert any("less than the floor" in each for each in chart.notes)
 
 
 def test_a_change_that_costs_time_is_no_help_on_any_condition() -> None:

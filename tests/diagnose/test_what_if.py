@@ -150,6 +150,16 @@ def test_what_is_left_of_the_transport_keeps_its_share_of_what_the_recording_too
     assert took_ns == pytest.approx(left_ns + 1000 * expected_rest)
 
 
+def test_a_server_that_three_clients_keep_busy_is_most_of_the_time() -> None:
+    """It works 60 µs in each call of each: a third of their time, and most of its own."""
+    made = [thread(20, 60_000, str(number), "s") for number in range(3)]
+    (server,) = (each for each in what_ifs(traffic(*made), COSTS) if each.key == "server")
+    assert not server.condition
+    alone = [replace(each, server="") for each in made]
+    (server,) = (each for each in what_ifs(traffic(*alone), COSTS) if each.key == "server")
+    assert server.condition
+
+
 @pytest.mark.parametrize(("server_ns", "is_conditional"), [(150_000, False), (50_000, True)])
 def test_a_servers_work_is_a_remedy_only_where_it_is_most_of_the_time(server_ns: int, is_conditional: bool) -> None:
     """Nobody knows how much of it can go: as a rank it would hide what is sure."""

@@ -47,6 +47,30 @@ def test_a_trace_of_both_sides_has_gaps_and_the_servers_work(tmp_path):
     assert traffic.recorded_ns == 3 * 135 + 15
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "took_ns", "takes_turns"),
+    [
+        (range(0, 60, 2), range(1, 60, 2), 90, True),
+        (range(0, 60, 2), range(1, 60, 2), 130, False),
+        (range(30), range(30, 60), 90, False),
+        (range(0, 60, 2), range(1, 60, 2), 5, False),
+    ],
+    ids=["in turns", "together", "one after another", "seldom"],
+)
+def test_clients_whose_calls_never_overlap_wait_for_one_another(
+    tmp_path: Path, first: range, second: range, took_ns: int, takes_turns: bool
+) -> None:
+    for pid, begins in enumerate((first, second), 100):
+        client = Made(tmp_path, "client", pid)
+        for begin in begins:
+            at = 1_000_000 + 100 * begin
+            client.call("Do", [at, at, at, at + took_ns, at + took_ns], sent=1, recv=1)
+        client.segment.close()
+    traffic = read_traffic(tmp_path)
+    assert traffic.takes_turns is takes_turns
+    assert any("wait for one another" in each for each in traffic.remarks) is takes_turns
+
+
 def test_without_the_servers_records_its_work_is_unknown(tmp_path):
     record(tmp_path, 1)
     traffic = read_traffic(tmp_path)

@@ -64,8 +64,17 @@ def test_a_budget_is_too_small_for_the_rounds_that_a_claim_needs(left_s: float, 
     contenders = {name: Contender("shm", traffic(), importance=importance[name]) for name in times_s}
     measured = {name: Measured(threads_ns=[[time_s * 10**9]]) for name, time_s in times_s.items()}
     replays = Replays(contenders, measured, Request(("shm",), rounds=rounds), ladder(100))
-    replays._leave_out_some(20.0, left_s)
+    replays._leave_out_some(1, 20.0, left_s)
     assert "".join(replays._contenders) == kept
+
+
+def test_a_later_round_that_has_no_room_leaves_out_what_matters_less() -> None:
+    """The machine became slower: all rounds ended, and what matters most had two."""
+    contenders = {"a": Contender("shm", traffic()), "b": Contender("shm", traffic(), importance=1)}
+    measured = {name: Measured(threads_ns=[[10**9]] * 2) for name in contenders}
+    replays = Replays(contenders, measured, Request(("shm",), rounds=3), ladder(100))
+    assert replays._leave_out_some(2, 4.0, 3.0) == pytest.approx(2.0)
+    assert list(replays._contenders) == ["a"]
 
 
 @pytest.mark.parametrize(

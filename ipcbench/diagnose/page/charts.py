@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ipcbench.diagnose.attribution import PARTS, Attribution
 from ipcbench.diagnose.diagnosis import Diagnosis
-from ipcbench.diagnose.render import percent
+from ipcbench.diagnose.render import percent, quicker
 from ipcbench.diagnose.words import page_word, word
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, finite_series, shown_name, spread_ticks
 from ipcbench.render.palette import PARTS_START
@@ -22,7 +22,7 @@ _NO_COLOR = -1
 def parts_chart(diagnosis: Diagnosis, language: Language) -> ChartGroup | None:
     """Return the shares of the parts in the time of all calls and of each method; None if no times are known."""
     timed = [each for each in diagnosis.attributions if each.total_ns > 0]
-    drawn = timed[:_MOST_BARS]
+    drawn = timed[: 1 if len(timed) == 2 else _MOST_BARS]  # of one method the bar would be that of all
     if not drawn:
         return None
     names = [shown_name(each.name) if each.name else word("all", language) for each in drawn]
@@ -39,7 +39,9 @@ def parts_chart(diagnosis: Diagnosis, language: Language) -> ChartGroup | None:
         )
         for number, part in enumerate(PARTS)
     )
-    hidden = len(timed) - len(drawn)
+    hidden = max(0, len(timed) - _MOST_BARS)
+    below = [trace_word("hidden methods", language, count=hidden)] if hidden else []
+    below += [page_word("parts legend", language), *quicker(diagnosis, language)]
     title = page_word("parts", language)
     chart = Chart(
         title,
@@ -49,7 +51,7 @@ def parts_chart(diagnosis: Diagnosis, language: Language) -> ChartGroup | None:
              ticks=tuple((float(place), name) for place, name in enumerate(names, 1))),
         Axis(trace_word("share", language), "%", log=False),
         tuple(each for each in series if each.points),
-        (trace_word("hidden methods", language, count=hidden),) if hidden else (),
+        tuple(below),
     )  # fmt: skip
     return ChartGroup("parts", title, page_word("parts reading", language), (chart,))
 

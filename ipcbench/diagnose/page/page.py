@@ -145,8 +145,8 @@ def _page(
 
 
 def headline(diagnosis: Diagnosis, language: Language, before: Traffic | None = None) -> Headline:
-    """Return how the calls compare with those before, if there are any; the remedy that saves most, that nothing does,
-    or what is unknown; then what was recorded.
+    """Return the remedy that saves most, that nothing does, or what is unknown; how the calls compare with those
+    before, if there are any; then what was recorded.
     """
     say = partial(page_word, language=language)
     made = next(sentences(diagnosis, language))
@@ -174,7 +174,7 @@ def headline(diagnosis: Diagnosis, language: Language, before: Traffic | None = 
     if every:
         part = max(PARTS, key=lambda part: every.parts_ns[part])
         rest.append(say("largest", part=word(part, language), share=percent(every.share(part))))
-    return Headline(_joined([*first, lead, *rest, made], language))
+    return Headline(_joined([lead, *rest, *first, made], language))
 
 
 def _joined(texts: Sequence[str], language: Language) -> str:
