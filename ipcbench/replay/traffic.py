@@ -23,6 +23,7 @@ COLUMNS = (
 _ENOUGH_CALLS = 20
 _FAR_RATIO = 10
 """A wait that is so many times as long as the usual one is another wait."""
+_MOST_CORE_WAIT_NS = 50_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,15 @@ class ThreadCalls:
     @property
     def stuck_ns(self) -> Ints:
         """For how long each call waited for a server that was not there to take it: what its queue is beyond ten times
-        the usual one, or, where that is 0, beyond ten times what calls usually have between request and reply. No
-        transport changes that, and no replay shows it.
+        the usual one, or, where that is 0, beyond ten times what calls usually have between request and reply; 0 up to
+        50 ms, since on a busy machine a server that is there may wait as long for a core. No transport changes that,
+        and no replay shows it.
         """
         known = self.queue_ns[self.queue_ns != UNKNOWN]
         if not len(known):
             return np.zeros_like(self.total_ns)
         usual_ns = _FAR_RATIO * int(np.median(known) or np.median(self._away_ns))
-        return np.maximum(self.queue_ns - usual_ns, 0)
+        return np.where(self.queue_ns > max(usual_ns, _MOST_CORE_WAIT_NS), self.queue_ns - usual_ns, 0)
 
     @property
     def replay_ns(self) -> Ints:

@@ -192,6 +192,13 @@ def test_a_late_server_cuts_what_is_replayed_to_its_first_call(usual_queue_ns: i
     assert len(_part(traffic(made), 100 * 210_000).threads[0].method) >= 50
 
 
+def test_a_server_that_had_no_core_for_a_while_was_there() -> None:
+    """20 ms are 20,000 times the usual queue, and no time that another server would not have waited."""
+    made = late(50, 20_000_000)
+    assert not made.stuck_ns.any()
+    assert late(50, 60_000_000).stuck_ns[0] == 60_001_000 - 10_000
+
+
 def test_a_large_first_message_is_a_late_first_call() -> None:
     made = thread(50)
     made.sent_bytes[0], made.total_ns[0] = 2**24, 20_000_000
