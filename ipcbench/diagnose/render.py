@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from ipcbench.diagnose.attribution import PARTS, Attribution, attribute
 from ipcbench.diagnose.diagnosis import (
     LEAST_REPLAYED_CALLS,
@@ -174,6 +176,10 @@ def notes(diagnosis: Diagnosis, language: Language) -> Iterator[str]:
     yield say("legend", source=diagnosis.source)
     yield say("serialization", share=percent(every.share("serialize", "deserialize")))
     yield from quicker(diagnosis, language)
+    traffic = diagnosis.traffic
+    busy_ns = max(traffic.in_turn_ns([int(np.maximum(each.server_ns, 0).sum()) for each in traffic.threads]))
+    if len(traffic.services) < len(traffic.threads) and 2 * busy_ns > traffic.recorded_ns:
+        yield say("busy", share=percent(busy_ns / traffic.recorded_ns))
     if not diagnosis.traffic.server_known:
         yield say("unknown server")
 
@@ -257,7 +263,7 @@ def bounds(diagnosis: Diagnosis, language: Language) -> Iterator[str]:
         client = every.total_ns - sum(every.parts_ns[part] for part in ("server", "queue", "unknown"))
         shorter = min(client, every.total_ns - client)
         yield say("chain", most=percent(shorter / max(every.total_ns, 1)))
-    if count := len(unsure(diagnosis)):
+    if diagnosis.remedies and (count := len(unsure(diagnosis))):
         yield say("judged one") if count == 1 else say("judged", count=count)
     if not diagnosis.costs.compression:
         yield say("no sample")

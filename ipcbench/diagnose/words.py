@@ -71,6 +71,10 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "recorded.",
         "{count:,} 次调用比本机下限更快：本机现在比记录时更慢。",
     ),
+    "busy": (
+        "A server's thread that several clients call was busy for {share} of the time: the queue waits for its work.",
+        "多个客户端共用的一个服务端线程在 {share} 的时间内忙碌：排队是在等待其工作。",
+    ),
     "serialization": (
         "Serialization and deserialization take {share}, not counting the server's.",
         "序列化与反序列化占 {share}，不含服务端。",

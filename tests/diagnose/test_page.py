@@ -231,6 +231,13 @@ def test_changes_that_were_replayed_too_little_are_told_of_beside_the_answer(lan
     assert headline(replace(mixed, remedies=()), language).lead == word("nothing judged", language)
 
 
+def test_a_server_that_its_clients_queue_for_is_named() -> None:
+    calls = replace(made().traffic, threads=tuple(thread(12, 60_000, str(number), "s") for number in range(3)))
+    busy = made(traffic=calls, attributions=attribute(calls, None))
+    assert "busy for 86" in " ".join(as_text(busy).split())
+    assert "busy for" not in as_text(made())
+
+
 def test_calls_before_leave_the_answer_first() -> None:
     found = headline(made(), "en", made().traffic)
     assert remedy_words("transport shm", "en")[0] in found.lead
