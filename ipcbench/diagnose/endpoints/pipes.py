@@ -12,6 +12,8 @@ from ipcbench.diagnose.endpoints.sharing import unless_shared
 
 _BELL = re.compile(r"/(writer|reader-\d+)\.bell$")
 """A named pipe by which a channel of ipcbench wakes."""
+_COMMAND = re.compile(r"multiprocessing[.-](spawn|fork)")
+"""In the command of every process that multiprocessing starts but by a fork."""
 _FORK_SERVER = "multiprocessing.forkserver"
 """In the command of every process that comes from such a server."""
 
@@ -65,7 +67,7 @@ def _watch_pipes(first: Process, second: Process, keys: list[Key]) -> set[Key]:
     """
     for parent, child in ((first, second), (second, first)):
         served = _FORK_SERVER in child.command
-        if parent.pid != child.parent and not served:
+        if (parent.pid != child.parent and not served) or not _is_started_so(parent, child):
             continue
         downs = [key for key in keys if _is_one_way(parent.by_key[key], child.by_key[key])]
         devices = {down[0] for down in downs}
@@ -76,6 +78,15 @@ def _watch_pipes(first: Process, second: Process, keys: list[Key]) -> set[Key]:
         if pairs:
             return set(pairs[0])
     return set()
+
+
+def _is_started_so(parent: Process, child: Process) -> bool:
+    """Return whether multiprocessing has started the child: its command says so, or, where a fork has copied that, it
+    has opened another standard input than its parent's, an empty one. Two pipes of a program's own look the same else.
+    """
+    if child.command != parent.command:
+        return _COMMAND.search(child.command) is not None
+    return "Python" in child.libraries and bool(child.own_empty_inputs() - parent.own_empty_inputs())
 
 
 def _copied_watch_pipes(first: Process, second: Process, keys: list[Key]) -> set[Key]:

@@ -18,6 +18,7 @@ from ipcbench.errors import ConfigError
 NAMESPACES: Final = ("pid", "net", "ipc", "mnt")
 _LIBRARIES: Final = {
     "ZeroMQ": re.compile(rb"/libzmq[^/]*$|/zmq/backend/"),
+    "Python": re.compile(rb"/(lib)?python\d[^/]*$"),
     "MPI": re.compile(rb"/libmpi[^/]*$|/libmpich[^/]*$"),
 }
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
@@ -138,6 +139,16 @@ class Process:
             if line.startswith("flags:"):
                 return not int(line.split()[1], 8) & _NON_BLOCKING
         return None
+
+    def own_empty_inputs(self) -> set[int]:
+        """Return the descriptors that lead to /dev/null to read, and that end with the program (close-on-exec)."""
+        found = set()
+        for path, target in _targets(self.pid):
+            name = path.rpartition("/")[2]
+            flags = int(_info(self.pid, name, "flags") or "0", 8) if target == os.devnull else 0
+            if flags & os.O_CLOEXEC and flags & os.O_ACCMODE == os.O_RDONLY:
+                found.add(int(name))
+        return found
 
     def is_same(self) -> bool:
         """Return whether it still runs."""
