@@ -18,6 +18,8 @@ from ipcbench.spec import NAME_PREFIX
 
 _LAST_STREAM = 2
 _TO_THE_KERNEL = re.compile(r"NETLINK|ALG")
+_NETLINK = {"2", "16"}
+"""NETLINK_USERSOCK and NETLINK_GENERIC."""
 _LISTED = re.compile(r"UNIX|TCP|MPTCP")
 """What the lists of sockets have, each of one network namespace."""
 _UNNAMED = re.compile(r"@[0-9a-f]{5}")
@@ -70,9 +72,19 @@ def _protocols(process: Process, inodes: set[int], both: set[int]) -> dict[str, 
     found: dict[str, int] = defaultdict(int)
     for inode in inodes:
         name = process.protocol(process.sockets(inode)[0].fd)
+        if name == "NETLINK" and inode in _between_programs(process):
+            found[name] += 1
         if name and not _TO_THE_KERNEL.match(name) and not (name.startswith("TCP") and inode in both):
             found["" if _LISTED.match(name) else name.removesuffix("v6")] += 1
     return found
+
+
+def _between_programs(process: Process) -> set[int]:
+    """Return the netlink sockets by whose protocol programs reach each other, not only the kernel."""
+    with suppress(OSError):
+        rows = [line.split() for line in Path(f"/proc/{process.pid}/net/netlink").read_text().splitlines()[1:]]
+        return {int(row[-1]) for row in rows if row[1] in _NETLINK}
+    return set()
 
 
 def _datagrams(one: Process, two: Process, every: Sockets) -> Iterator[Link]:
