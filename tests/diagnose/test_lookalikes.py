@@ -8,7 +8,6 @@ from ipcbench.diagnose.endpoints import agrees, links
 from tests.diagnose.pairs import forked
 from tests.diagnose.test_matrix import require, require_unknown
 
-PAUSE = "__import__('signal').pause()"
 TWO_PIPES = """
 {more}
 (r, w), (s, v) = os.pipe(), os.pipe()
@@ -35,3 +34,50 @@ def test_two_pipes_of_a_program_are_taken_for_those_of_multiprocessing(more: str
         require_unknown(found, "cannot tell which of these carries the data")
         assert "multiprocessing" not in found.verdict
         assert agrees(found, "pipe").answer == "cannot tell"
+
+
+BESIDE_A_PAIR = """
+{made}
+a, b = socket.socketpair()
+r, w = os.pipe()
+child = os.fork()
+if not child:
+    a.close()
+    {used}
+    os.write(w, b'x'), os.close(w), os.close(r)
+    __import__('signal').pause()
+b.close()
+{more}
+os.read(r, 1), os.close(r), os.close(w)
+"""
+NETLINK = "s = socket.socket(16, 3, 2); s.bind((os.getpid(), 0))"
+SEMAPHORE = """
+at = '/dev/shm/sem.%d' % os.getpid()
+f = os.open(at, os.O_RDWR | os.O_CREAT)
+os.ftruncate(f, {size}), os.unlink(at)
+m = mmap.mmap(f, {size})
+os.close(f)
+m[0] = 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "more", "named"),
+    [
+        ("m = mmap.mmap(-1, 4096); m[0] = 1", "m[0]; m.madvise(mmap.MADV_DONTNEED)", "", "anonymous segment"),
+        ("m = mmap.mmap(-1, 4096); m[0] = 1", "pass", "", "anonymous segment"),
+        ("", NETLINK, NETLINK, "NETLINK sockets"),
+        (SEMAPHORE.format(size=4096), "m[0]", "", "shared memory /dev/shm/sem."),
+    ],
+)
+def test_what_is_beside_an_idle_pair_is_passed_over(made: str, used: str, more: str, named: str) -> None:
+    with forked(BESIDE_A_PAIR.format(made=made, used=used, more=more)) as pair:
+        found = links(*pair)
+        require_unknown(found, "cannot tell which of these carries the data")
+        assert named in found.verdict
+        assert agrees(found, "unix").answer == agrees(found, "shm").answer == "cannot tell"
+
+
+def test_a_semaphore_is_taken_for_memory() -> None:
+    with forked(BESIDE_A_PAIR.format(made=SEMAPHORE.format(size=32), used="m[0]", more="")) as pair:
+        require(links(*pair), "unix", "pair without a name")

@@ -25,7 +25,7 @@ Role = Literal[
 ]
 """`data`: it can carry the messages. `standard stream`: a pipe or socket at descriptor 0, 1 or 2. `wake-up`: it only
 says "look again". `watch`: one of the two pipes by which multiprocessing notices the end of a process. `untouched`:
-memory that is mapped in both, and one of them has never looked into it. `shared`: a third process holds an end of it,
+memory that is mapped in both, and in one of them not resident now. `shared`: a third process holds an end of it,
 too, so that the data may pass between other processes than the two. `inherited`: two children of one process hold both
 ends, as a fork leaves them. `unclear`: both hold it and may pass data by it, which nothing shows: a file that both may
 write in memory, an open file, UDP, a message queue.

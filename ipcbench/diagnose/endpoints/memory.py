@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import groupby
 from typing import Literal
 
 from ipcbench.diagnose.endpoints.link import Kind, Link, Role
-from ipcbench.diagnose.endpoints.process import Mapping, Process
+from ipcbench.diagnose.endpoints.process import PAGE_BYTES, Mapping, Process
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.util.units import format_bytes
 
 _SEGMENT = re.compile(r"/dev/shm/|/run/shm/|/memfd:|/SYSV|/dev/zero$|/anon_hugepage$|/dev/hugepages/")  # noqa: S108 - names to compare with
 _SEMAPHORE = re.compile(r"/(dev|run)/shm/sem\.")
+_SEMAPHORE_BYTES = 32
+"""Of a sem_t, at most: any more is memory by such a name."""
 _NOTHING = re.compile(r"^/dev/(?!shm/|zero$|hugepages/)|/dconf/user$")
 """Devices, and a file that every program of a desktop maps."""
 _LIBRARY = (
@@ -38,14 +42,14 @@ def memory_links(first: Process, second: Process) -> Iterator[Link]:
         if not any(_writes(process, maps, as_file) for process, maps in sides):
             continue  # a library's tables, a cache
         texts = [f"process {process.pid} maps it{_writes(process, maps, as_file) or ''}" for process, maps in sides]
-        kind, role = _kind(path, mine[key])
+        kind, role = _kind(first, mine[key])
         if databases.get(path) == "control" or any(_is_sqlite_index(process, path) for process in (first, second)):
             role = "wake-up"  # its locks and cursors
         touched = [first.has_touched(key), second.has_touched(key)] if role == "data" else []
         for process, answer in zip((first, second), touched, strict=False):
             if answer is False:
                 role = "untouched"
-                texts.append(f"process {process.pid} has touched no page of it")
+                texts.append(f"it is not resident in process {process.pid} now")
         library = "LMDB" if path in databases else _library(path, first, second)
         if role == "data" and kind == "mapped file" and not library and all(_is_writable(maps) for _, maps in sides):
             role = "unclear"  # as weights that two programs have opened alike
@@ -87,12 +91,24 @@ def _is_sqlite_index(process: Process, path: str) -> bool:
     return data != path and {data, f"{data}-wal"} <= {each.target for each in process.descriptors}
 
 
-def _kind(path: str, maps: list[Mapping]) -> tuple[Kind, Role]:
-    if not _SEGMENT.match(path):
+def _kind(process: Process, maps: list[Mapping]) -> tuple[Kind, Role]:
+    if not _SEGMENT.match(maps[0].path):
         return "mapped file", "data"
-    if _SEMAPHORE.match(path):
-        return "semaphore", "wake-up"
-    return "shared memory", "data"
+    return ("semaphore", "wake-up") if _is_semaphore(process, maps[0]) else ("shared memory", "data")
+
+
+def _is_semaphore(process: Process, mapping: Mapping) -> bool:
+    """Return whether a mapping is a semaphore by name and size. Where this user cannot learn the size, as the file was
+    removed, only one of multiprocessing is, which removes its own at once.
+    """
+    if not _SEMAPHORE.match(mapping.path):
+        return False
+    for path in (f"map_files/{mapping.start:x}-{mapping.end:x}", f"root{mapping.path}"):
+        with suppress(OSError):
+            status = os.stat(f"/proc/{process.pid}/{path}")
+            if status.st_ino == mapping.key[1]:
+                return status.st_size <= _SEMAPHORE_BYTES
+    return "/sem.mp-" in mapping.path and mapping.end - mapping.start == PAGE_BYTES
 
 
 def _library(path: str, first: Process, second: Process) -> str | None:

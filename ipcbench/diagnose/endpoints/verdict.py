@@ -15,8 +15,10 @@ Answer = Literal["agrees", "contradicts", "cannot tell"]
 
 _MUCH_MORE: Final = 10
 """How many times as much a TCP connection must have carried than a third process can have passed on."""
-_DOUBTFUL: Final[frozenset[Role]] = frozenset({"shared", "inherited", "unclear", "handshake"})
+_DOUBTFUL: Final[frozenset[Role]] = frozenset({"shared", "inherited", "unclear", "untouched", "handshake"})
 """What may carry the data, and is no evidence by itself that it does."""
+_QUIET: Final[frozenset[Role]] = frozenset({"untouched", "handshake"})
+"""What is no rival of the same kind and library."""
 _NO_COUNT = "the kernel does not count the bytes of it: only a trace proves flow"
 _NAMES: dict[Kind, str] = {
     "unix": "unix socket",
@@ -88,7 +90,7 @@ def judge(links: Sequence[Link], relays: Sequence[Relay] = ()) -> tuple[State, s
     if not data:
         return _nothing(links)
     things = {_thing(link) for link in data}
-    doubtful = [link for link in _doubtful(links) if link.role != "handshake" or _thing(link) not in things]
+    doubtful = [link for link in _doubtful(links) if link.role not in _QUIET or _thing(link) not in things]
     between = [relay for relay in relays if _may_carry(relay, [*data, *doubtful])]
     if len(things) == 1 and not doubtful and not between:
         data.sort(key=lambda link: (link.role != "data", -(link.carried_bytes or 0)))
