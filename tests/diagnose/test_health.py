@@ -40,7 +40,8 @@ def no_addresses_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:99999", "tcp://host:x", "ipc://relative", "shm://",
+    "url", ["", "tcp://", "tcp://host", "tcp://host:0", "tcp://host:99999", "tcp://host:x", "tcp://localhost:1/", "tcp://a@localhost:1",
+            "ipc://relative", "shm://",
             "shm://a/b", "lmdb://x", "http://host:1", "udp://host:1", "ipc://@", "name"],
 )  # fmt: skip
 def test_a_bad_url_is_taken(url: str) -> None:
@@ -330,7 +331,7 @@ def test_a_server_of_a_file_that_was_removed_serves_the_new_one(tmp_path: Path) 
             other.bind(f"{tmp_path}/s")
         found = health(f"ipc://{tmp_path}/s")
         assert f"{tmp_path}/s is stale: process {pid} (" in problems(found)
-        assert "listens on a file of this name that was removed" in problems(found)
+        assert "listens on a file of this name that was removed or moved" in problems(found)
         assert found.listeners == ()
 
 

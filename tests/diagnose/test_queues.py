@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from ipcbench.diagnose.endpoints import health
 from ipcbench.diagnose.endpoints.url import parse_endpoint
 from tests.diagnose.pairs import program, python
-from tests.diagnose.test_health import in_namespace, needs_ipv6, problems
+from tests.diagnose.test_health import as_nobody, in_namespace, is_root, needs_ipv6, problems
 
 FILL = """
 clients = []
@@ -49,7 +51,7 @@ def test_a_server_whose_file_was_removed_is_called_missing(tmp_path: Path) -> No
         (tmp_path / "s").unlink()
         said = problems(health(f"ipc://{tmp_path}/s"))
         assert f"{tmp_path}/s does not exist: process {pid} (" in said
-        assert "listens, and its file was removed → restart the server" in said
+        assert "listens, and its file was removed or moved → restart the server" in said
 
 
 def test_a_path_below_a_file_is_only_called_missing(tmp_path: Path) -> None:
@@ -92,3 +94,38 @@ def test_an_own_address_with_a_scope_is_called_foreign() -> None:
     host = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(local[0][0]))
     with program(*python("s = socket.create_server(('::', 0), family=10)\nprint('ready', s.getsockname()[1])")) as port:
         assert health(f"tcp://[{host}%{local[0][1]}]:{port}").is_healthy
+
+
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_a_stopped_server_is_called_well(tmp_path: Path, kind: str) -> None:
+    make = f"s = socket.socket(1); s.bind('{tmp_path}/s'); s.listen()" if kind == "unix" else (
+        "s = socket.create_server(('127.0.0.1', 0)); open('{at}/port', 'w').write(str(s.getsockname()[1]))"
+    ).replace("{at}", str(tmp_path))  # fmt: skip
+    with program(*python(make)) as pid:
+        url = f"ipc://{tmp_path}/s" if kind == "unix" else f"tcp://127.0.0.1:{(tmp_path / 'port').read_text()}"
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            os.waitid(os.P_PID, pid, os.WSTOPPED)
+            assert f"process {pid} is stopped, and answers nothing → kill -CONT {pid}" in problems(health(url))
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        os.waitid(os.P_PID, pid, os.WCONTINUED)
+        assert health(url).is_healthy
+
+
+def test_zeros_before_a_port_are_refused() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert health(f"tcp://127.0.0.1:0{server.getsockname()[1]}").is_healthy
+
+
+@is_root
+def test_a_link_into_a_forbidden_folder_names_the_folder_of_the_link() -> None:
+    code = "from ipcbench.diagnose.endpoints import health\nfor f in health({!r}).findings: print(f)"
+    with tempfile.TemporaryDirectory() as at:
+        Path(at).chmod(0o755)
+        Path(at, "closed/in").mkdir(parents=True)
+        Path(at, "closed").chmod(0o700)
+        Path(at, "s").symlink_to("closed/in/../in/s")
+        said = as_nobody(code.format(f"ipc://{at}/s"))
+        assert f"user 65534 may not look into {at}/closed'" in said
+        assert f"chmod o+x {at}/closed;" in said

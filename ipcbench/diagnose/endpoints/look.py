@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from ipcbench.diagnose.endpoints.process import command_of, shortened
+from ipcbench.diagnose.endpoints.link import processes
+from ipcbench.diagnose.endpoints.process import command_of, is_stopped, shortened
 
 Level = Literal["ok", "note", "problem", "unknown"]
 
 SEGMENTS: Final = Path("/dev/shm")  # noqa: S108 - only looked at
 LISTEN_THERE: Final = "have it listen, or restart it"
 SERVE: Final = "start the server first, or correct the address"
+_MOST_STEPS: Final = 4096
 _UNSEEN: Final = "a process that is not seen here (another user or PID namespace)"
 
 
@@ -49,6 +51,11 @@ class Look:
         pids = set(pids)
         self.pids |= pids
         self.add("ok", f"{what}: {named(pids)}")
+        stopped = [pid for pid in sorted(pids) if is_stopped(pid)]
+        if stopped and len(stopped) == len(pids):
+            numbers = " ".join(map(str, stopped))
+            text = f"{processes(stopped)} {'are' if len(stopped) > 1 else 'is'} stopped, and answers nothing"
+            self.add("problem", text, f"kill -CONT {numbers}; one that a debugger holds goes on there")
 
 
 def look_at_queues(queues: Iterable[tuple[int, int] | None], pids: Iterable[int], look: Look) -> None:
@@ -70,7 +77,8 @@ def exists(path: Path, look: Look, what: str, is_kind: Callable[[int], bool]) ->
     try:
         status = path.stat()
     except PermissionError:
-        look.add("problem", f"user {os.geteuid()} may not look into {path.parent}", _rights(path.parent, "x"))
+        folder = _refuses(path)
+        look.add("problem", f"user {os.geteuid()} may not look into {folder}", _rights(folder, "x"))
         return None
     except NotADirectoryError:
         file = next(parent for parent in path.parents if parent.exists())
@@ -90,6 +98,24 @@ def exists(path: Path, look: Look, what: str, is_kind: Callable[[int], bool]) ->
         return None
     look.add("ok", f"{path} exists, owner {status.st_uid}, mode {stat.S_IMODE(status.st_mode):03o}")
     return status
+
+
+def _refuses(path: Path) -> Path:
+    """Return the folder on the way to a path that this user may not enter, wherever links lead."""
+    at, rest = Path("/"), [*reversed(path.parts[1:])]
+    for _ in range(_MOST_STEPS):
+        if not rest or not os.access(at, os.X_OK, effective_ids=True):
+            break
+        name = rest.pop()
+        at = at.parent if name == ".." else at / name
+        if at.is_symlink():
+            try:
+                target = at.readlink()
+            except OSError:
+                return at  # that of another user's process
+            rest += reversed(target.parts[target.is_absolute() :])
+            at = Path("/") if target.is_absolute() else at.parent
+    return at
 
 
 def _instead(path: Path, mode: int) -> str:

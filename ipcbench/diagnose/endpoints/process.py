@@ -265,6 +265,11 @@ def command_of(pid: int) -> str:
     return line or f"[{_text(f'/proc/{pid}/comm').strip() or '?'}]"
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, by a signal or by a debugger; False if it is gone."""
+    return _text(f"/proc/{pid}/stat").rpartition(")")[2].split()[:1] in (["T"], ["t"])
+
+
 def shortened(command: str) -> str:
     """Return a command for a sentence: its beginning, and `…` if that is not all."""
     return command if len(command) <= _MOST_CHARACTERS else f"{command[: _MOST_CHARACTERS - 1]}…"

@@ -27,7 +27,7 @@ def look_at_unix(endpoint: Endpoint, look: Look) -> None:
     path, file = endpoint.address, None
     if not path.startswith("@"):
         if _is_missing(path) and (pids := _removed(path)):
-            text = f"{path} does not exist: {named(pids)} listens, and its file was removed"
+            text = f"{path} does not exist: {named(pids)} listens, and its file was removed or moved"
             look.add("problem", text, "restart the server")
             return
         file = exists(Path(path), look, "a socket", stat.S_ISSOCK)
@@ -123,12 +123,12 @@ def _unserved(path: str, look: Look, removed: list[UnixSocket]) -> None:
         return
     pids = _holders(s.inode for s in removed)
     if pids and all(_sees(pid, "mnt") for pid in pids):
-        text = f"{path} is stale: {named(pids)} listens on a file of this name that was removed"
+        text = f"{path} is stale: {named(pids)} listens on a file of this name that was removed or moved"
         look.add("problem", text, "restart the server; the file that is there belongs to no server")
         return
     text = f"{path} is stale: the file is there, and nobody listens on it"
     if removed:
-        text += f"; {named(pids)} listens on another file of this name (removed, or in another mount namespace)"
+        text += f"; {named(pids)} listens on another file of this name (removed, moved, or in another mount namespace)"
     remedy = f"remove it{command('rm', path)} and start the server; one that died leaves its file behind"
     look.add("problem", text, remedy)
 

@@ -14,7 +14,7 @@ ALLOWED: Final = "ipc:///path, ipc://@name, unix:///path, a plain /path, tcp://h
 _MOST_BYTES: Final = 107
 _HERE: Final = {"localhost", "127.0.0.1", "::1", "*", "0.0.0.0", "::"}  # noqa: S104 - compared with, never bound
 """Hosts that are all reached at one port of this host."""
-_TCP = re.compile(r"(\[(?P<inside>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[^:/\s\[\]]+)):(?P<port>\d{1,5})/?")
+_TCP = re.compile(r"(\[(?P<inside>[0-9A-Fa-f:.%a-z]+)\]|(?P<host>[^:/@\s\[\]]+)):0*(?P<port>\d{1,5})")
 
 
 @dataclass(frozen=True, slots=True)
