@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from ipcbench.diagnose.endpoints import agrees, links
@@ -81,3 +83,34 @@ def test_what_is_beside_an_idle_pair_is_passed_over(made: str, used: str, more: 
 def test_a_semaphore_is_taken_for_memory() -> None:
     with forked(BESIDE_A_PAIR.format(made=SEMAPHORE.format(size=32), used="m[0]", more="")) as pair:
         require(links(*pair), "unix", "pair without a name")
+
+
+ECHO = """
+import subprocess
+server = socket.create_server(('127.0.0.1', 0))
+code = "import socket\\nk = socket.create_connection(('127.0.0.1', %d))\\nk.send(b'hello'), input()"
+filter = subprocess.Popen([sys.executable, '-c', code % server.getsockname()[1]], stdin=-1, stdout={out})
+k, _ = server.accept()
+server.close(), k.recv(5)
+child = filter.pid
+"""
+
+
+def test_a_dialogue_by_standard_streams_is_passed_over_beside_tcp() -> None:
+    with forked(ECHO.format(out=-1)) as pair:
+        found = links(*pair)
+        require_unknown(found, "cannot tell which of these carries the data")
+        assert {link.kind for link in found.carriers} == {"tcp", "pipe"}
+        assert agrees(found, "pipe").answer == agrees(found, "TCP").answer == "cannot tell"
+    with forked(ECHO.format(out=2)) as pair:  # to one's input alone goes what a harness says
+        require(links(*pair), "tcp")
+
+
+def test_a_file_that_is_emptied_after_each_message_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    opens = f"f = os.open('{tmp_path}/f', os.O_RDWR)"
+    used = f"{opens}; os.pwrite(f, b'x', 0); os.ftruncate(f, 0)"
+    with forked(BESIDE_A_PAIR.format(made="", used=opens, more=opens)) as pair:
+        require(links(*pair), "unix")
+    with forked(BESIDE_A_PAIR.format(made="", used=used, more=opens)) as pair:
+        require_unknown(links(*pair), "cannot tell which of these carries the data")

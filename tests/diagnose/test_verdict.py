@@ -16,9 +16,11 @@ IDLE = replace(TCP, sent_bytes=0, received_bytes=0)
 PIPE = Link("pipe", "pipe without a name", 1, 2, ("pipe",))
 OUTPUT = replace(PIPE, address="pipe without a name (standard output)", role="standard stream")
 INPUT = replace(PIPE, address="pipe without a name (standard input)", role="standard stream")
+TALK = replace(INPUT, role="dialogue")
 ERRORS = replace(OUTPUT, address="pipe without a name (standard error, standard input)")
 WATCH = replace(PIPE, role="watch")
 SEGMENT = Link("shared memory", "/dev/shm/x", 1, 2, ("shared memory 00:1b inode 7",))
+UNTOUCHED = replace(SEGMENT, role="untouched")
 SHARED = replace(PIPE, role="shared", others=(7,))
 UNCOUNTED = replace(TCP, sent_bytes=None)
 ZMQ = replace(UNIX, library="ZeroMQ")
@@ -59,10 +61,15 @@ BELL = Link("eventfd", "eventfd 4", 1, 2, ("eventfd 4",), "wake-up")
         ([SHARED, INPUT], "cannot tell: pipe without a name is held by process 7, too", []),
         ([SHARED, IDLE], "cannot tell: pipe without a name is held by process 7, too", []),
         ([SHARED, TCP], "cannot tell: tcp://127.0.0.1:80, pipe without a name join them", [TCP, SHARED]),
-        ([replace(SEGMENT, role="untouched")], "cannot tell: shared memory /dev/shm/x is mapped in both, but", []),
+        ([UNTOUCHED], "cannot tell: shared memory /dev/shm/x is mapped in both, but", []),
         ([SEGMENT, TCP], "cannot tell: shared memory /dev/shm/x, tcp", [SEGMENT, TCP]),
         ([SEGMENT, BUSY], "cannot tell: shared memory /dev/shm/x, tcp", [SEGMENT, BUSY]),
-        ([replace(SEGMENT, role="untouched"), PIPE], "in use: pipe without a name", [PIPE]),
+        ([UNTOUCHED, PIPE], "cannot tell: pipe without a name, shared memory", [PIPE, UNTOUCHED]),
+        ([UNTOUCHED, OWN], "cannot tell", [OWN, UNTOUCHED]),
+        ([replace(OWN, role="untouched"), OWN], "in use: shared memory /dev/shm/ipcb-x (ipcbench)", [OWN]),
+        ([TALK, TCP], "cannot tell: tcp://127.0.0.1:80, pipe", [TCP, TALK]),
+        ([TALK, IDLE], "cannot tell", [IDLE, TALK]),
+        ([TALK], "in use: pipe", [TALK]),
         ([OUTPUT], "cannot tell: only standard streams join them", []),
         ([ERRORS], "cannot tell: only standard streams", []),
         ([OUTPUT, INPUT], "in use: pipe", [OUTPUT, INPUT]),
@@ -99,7 +106,8 @@ def test_a_verdict_is_wrong(links: list[Link], verdict: str, carriers: list[Link
         ([IDLE], "TCP", "cannot tell"),
         ([IDLE], "shm", "cannot tell"),
         ([SHARED], "TCP", "cannot tell"),
-        ([replace(SEGMENT, role="untouched")], "TCP", "cannot tell"),
+        ([UNTOUCHED], "TCP", "cannot tell"),
+        ([UNTOUCHED, PIPE], "shm", "cannot tell"),
         ([UNIX], "inproc", "contradicts"),
         ([UNIX, TCP], "inproc://", "contradicts"),
         ([], "inproc", "cannot tell"),

@@ -21,14 +21,24 @@ Kind = Literal[
     "message queue",
 ]
 Role = Literal[
-    "data", "standard stream", "wake-up", "watch", "untouched", "shared", "inherited", "unclear", "handshake"
+    "data",
+    "standard stream",
+    "dialogue",
+    "wake-up",
+    "watch",
+    "untouched",
+    "shared",
+    "inherited",
+    "unclear",
+    "handshake",
 ]
-"""`data`: it can carry the messages. `standard stream`: a pipe or socket at descriptor 0, 1 or 2. `wake-up`: it only
-says "look again". `watch`: one of the two pipes by which multiprocessing notices the end of a process. `untouched`:
-memory that is mapped in both, and in one of them not resident now. `shared`: a third process holds an end of it,
-too, so that the data may pass between other processes than the two. `inherited`: two children of one process hold both
-ends, as a fork leaves them. `unclear`: both hold it and may pass data by it, which nothing shows: a file that both may
-write in memory, an open file, UDP, a message queue.
+"""`data`: it can carry the messages. `standard stream`: a pipe or socket at descriptor 0, 1 or 2. `dialogue`: such a
+one, where input and output of one process both lead to the other. `wake-up`: it only says "look again". `watch`: one of
+the two pipes by which multiprocessing notices the end of a process. `untouched`: memory that is mapped in both, and in
+one of them not resident now. `shared`: a third process holds an end of it, too, so that the data may pass between other
+processes than the two. `inherited`: two children of one process hold both ends, as a fork leaves them. `unclear`: both
+hold it and may pass data by it, which nothing shows: a file that both may write in memory, an open file, UDP, a message
+queue.
 `handshake`: it has carried no more than what its library says by itself, to begin and to keep it alive."""
 
 MEMORY: frozenset[Kind] = frozenset({"shared memory", "mapped file"})

@@ -27,7 +27,7 @@ from ipcbench.diagnose.endpoints.process import (
     require_running,
     shortened,
 )
-from ipcbench.diagnose.endpoints.relays import Relays
+from ipcbench.diagnose.endpoints.relays import Relays, streams_to
 from ipcbench.diagnose.endpoints.rivals import rival_links
 from ipcbench.diagnose.endpoints.sockets import Sockets, common_servers, is_system, tcp_links, unix_links
 from ipcbench.diagnose.endpoints.verdict import Agreement, State, agrees_with, counted, judge, unless_elsewhere
@@ -221,6 +221,8 @@ def _between(one: Process, two: Process, every: Sockets, holders: Holders) -> tu
     ]
     apart = [kind for kind in NAMESPACES if one.namespaces[kind] != two.namespaces[kind]]
     notes = [f"the processes are in two {kind} namespaces" for kind in apart]
+    if any(streams_to(each, other, every) == {0, 1} for each, other in ((one, two), (two, one))):
+        found = [replace(link, role="dialogue") if link.role == "standard stream" else link for link in found]
     found += rival_links(one, two, every, found)
     return tuple(_with_libraries(found, one, two)), tuple(notes)
 

@@ -76,7 +76,7 @@ class Relays:
     def _legs(self, process: Process, third: Process, pid: int) -> list[Link]:
         """Return what joins a process with a third one, unless the other one has it, too: then it joins the two."""
         mine, others = (self._every.of(each) for each in (process, third))
-        carries = _CARRIES | ({"standard stream"} if self._is_fed(process, third) else set())
+        carries = _CARRIES | ({"standard stream"} if streams_to(third, process, self._every) else set())
         links = (
             *unix_links(process, third, mine, others, self.holders),
             *tcp_links(process, third, mine, others, self.holders),
@@ -84,20 +84,6 @@ class Relays:
         )
         return [link for link in links if link.role in carries and pid not in link.others
                 and not (link.kind == "unix" and is_system(link.address))]  # fmt: skip
-
-    def _is_fed(self, process: Process, third: Process) -> bool:
-        """Return whether the input or output of the third process leads to this one, as that of a tool or a filter; not
-        what the third one gets from a child's output.
-        """
-        for mine in third.descriptors:
-            if mine.fd < _STDERR and mine.kind == "socket" and (socket := self._every.unix.get(mine.key[1])):
-                if socket.peer is not None and process.sockets(socket.peer):
-                    return True
-            elif mine.fd < _STDERR and mine.kind == "pipe":
-                ends = [d for d in process.by_key.get(mine.key, ()) if d.reads != d.writes]
-                if any((mine.reads and d.writes) or (mine.writes and d.reads) for d in ends):
-                    return True
-        return False
 
     def _reached(self, process: Process) -> set[Key]:
         """Return the other ends of a process's connections, and its pipes."""
@@ -217,3 +203,19 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 def _lesser(one: int | None, two: int | None) -> int | None:
     return min((count for count in (one, two) if count is not None), default=None)
+
+
+def streams_to(process: Process, other: Process, every: Sockets) -> set[int]:
+    """Return which of a process's input (0) and output (1) lead to another one, as those of a tool or a filter; not
+    what it gets from a child's output.
+    """
+    found = set()
+    for mine in process.descriptors:
+        if mine.fd < _STDERR and mine.kind == "socket" and (socket := every.unix.get(mine.key[1])):
+            if socket.peer is not None and other.sockets(socket.peer):
+                found.add(mine.fd)
+        elif mine.fd < _STDERR and mine.kind == "pipe":
+            ends = [d for d in other.by_key.get(mine.key, ()) if d.reads != d.writes]
+            if any((mine.reads and d.writes) or (mine.writes and d.reads) for d in ends):
+                found.add(mine.fd)
+    return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -17,6 +18,8 @@ from ipcbench.diagnose.endpoints.sockets import Sockets, is_system
 from ipcbench.spec import NAME_PREFIX
 
 _LAST_STREAM = 2
+_LATELY_S = 60.0
+_TICKS = os.sysconf("SC_CLK_TCK")
 _TO_THE_KERNEL = re.compile(r"NETLINK|ALG")
 _NETLINK = {"2", "16"}
 """NETLINK_USERSOCK and NETLINK_GENERIC."""
@@ -110,14 +113,22 @@ def _is_free(found: UnixSocket, every: Sockets, own: set[int]) -> bool:
 
 def _files(one: Process, two: Process, taken: set[str]) -> Iterator[Link]:
     """Yield each file that one has open to write and the other to read: also a queue (mqueue), or memory that is not
-    mapped (memfd). Neither standard streams, nor an empty file, which is for locks.
+    mapped (memfd). Neither standard streams, nor an empty file, which is for locks: unless both
+    may write it, and it was written lately, as one that is emptied after each message.
     """
     for writer, reader in ((one, two), (two, one)):
         for each in writer.descriptors:
             path = each.target.removesuffix(" (deleted)")
             if each.kind == "file" and each.writes and each.fd > _LAST_STREAM and path not in taken:
                 reads = [d for d in reader.by_key.get(each.key, ()) if d.reads and d.fd > _LAST_STREAM]
-                if reads and f"/{NAME_PREFIX}" not in path and _has_bytes(writer, each.fd):
+                if (
+                    reads
+                    and f"/{NAME_PREFIX}" not in path
+                    and (
+                        _has_bytes(writer, each.fd)
+                        or (any(d.writes for d in reads) and _is_in_use(writer, reader, each.fd))
+                    )
+                ):
                     taken = {*taken, path}
                     text = f"process {writer.pid} may write it (fd {each.fd}), and process {reader.pid} read it"
                     yield _link("file", path, one, two, f"open file, inode {each.key[1]}: {text} (fd {reads[0].fd})")
@@ -126,6 +137,16 @@ def _files(one: Process, two: Process, taken: set[str]) -> Iterator[Link]:
 def _has_bytes(process: Process, fd: int) -> bool:
     with suppress(OSError):  # it was closed meanwhile
         return os.stat(f"/proc/{process.pid}/fd/{fd}").st_size > 0
+    return False
+
+
+def _is_in_use(one: Process, two: Process, fd: int) -> bool:
+    """Return whether a file was written within the last minute, and after both processes began."""
+    with suppress(OSError):  # it was closed meanwhile
+        written_s = os.stat(f"/proc/{one.pid}/fd/{fd}").st_mtime
+        now_s = time.time()
+        began_s = now_s - time.clock_gettime(time.CLOCK_BOOTTIME) + max(one.started, two.started) / _TICKS
+        return written_s > max(began_s, now_s - _LATELY_S)
     return False
 
 

@@ -90,7 +90,11 @@ def judge(links: Sequence[Link], relays: Sequence[Relay] = ()) -> tuple[State, s
     if not data:
         return _nothing(links)
     things = {_thing(link) for link in data}
-    doubtful = [link for link in _doubtful(links) if link.role not in _QUIET or _thing(link) not in things]
+    doubtful = [
+        link
+        for link in _doubtful(links)
+        if link not in data and (link.role not in _QUIET or _thing(link) not in things)
+    ]
     between = [relay for relay in relays if _may_carry(relay, [*data, *doubtful])]
     if len(things) == 1 and not doubtful and not between:
         data.sort(key=lambda link: (link.role != "data", -(link.carried_bytes or 0)))
@@ -145,8 +149,9 @@ def _candidates(links: Sequence[Link]) -> list[Link]:
     """Return the links that can carry the data; standard streams only if there is nothing else."""
     data = [link for link in links if link.role == "data"]
     if data or any(link.role in _DOUBTFUL for link in links):
-        return [link for link in data if link.carried_bytes != 0]
-    streams = [link for link in links if link.role == "standard stream"]
+        talk = any(link.role == "dialogue" for link in links)
+        return [link for link in data if link.carried_bytes != 0 or talk]
+    streams = [link for link in links if link.role in {"standard stream", "dialogue"}]
     return streams if any(_is_fed(link) for link in streams) else []
 
 
@@ -155,7 +160,8 @@ def _doubtful(links: Sequence[Link]) -> list[Link]:
     return [
         link
         for link in links
-        if (link.role in _DOUBTFUL and not (link.role == "shared" and link.library == "MPI"))
+        if link.role == "dialogue"
+        or (link.role in _DOUBTFUL and not (link.role == "shared" and link.library == "MPI"))
         or (link.kind == "eventfd" and link.library is None)
     ]
 
