@@ -6,6 +6,7 @@ recording alone: what the server worked, what a first call took beyond the other
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -246,13 +247,19 @@ def _floor(traffic: Traffic, backend: str, tables: Sequence[LatencyTable]) -> Fl
     return Floor(backend, LatencyTable(sizes, middle), _interval(floors_ns(traffic, tables)))
 
 
-def _interval(values: Sequence[float]) -> Interval:
-    """Return the median with its interval; alone if there are too few values for one."""
+def _interval(values: Sequence[float], least: float = 0.0, most: float = math.inf) -> Interval:
+    """Return the median with its interval, all within bounds that are known; alone if there are too few values for an
+    interval.
+    """
+    values = [min(max(value, least), most) for value in values]
     middle = float(np.median(values))
     estimate = None
     if len(values) >= MIN_CLAIM_ROUNDS and min(values) > 0:
         estimate = median_estimate(values, np.random.default_rng(1))
-    return Interval(middle, middle, middle) if estimate is None else estimate.interval()
+    if estimate is None:
+        return Interval(middle, middle, middle)
+    found = estimate.interval()
+    return Interval(max(found.low, least), middle, min(found.high, most))
 
 
 def _replayed(
@@ -286,13 +293,10 @@ def _replayed(
             ends = [over_another_transport_ns(recorded, after, part, *pair) for pair in pairs]
         else:
             ends = [with_known_work_ns(recorded, after, part, *pair) for pair in pairs]
-        if is_timed:
-            least = float(least_ns(recorded, after))
-            ends = [max(end, least) for end in ends]
-        if name == SERVER:
-            ends = [min(end, before_ns) for end in ends]  # no work cannot cost more than some
+        least = float(least_ns(recorded, after)) if is_timed else 0.0
+        most = before_ns if name == SERVER else math.inf  # no work cannot cost more than some
         is_few = _are_few(recorded.warm, recorded.part) or _are_few(after, part, fewest=0)
-        remedy = _remedy(name, contender.backend, ends, before_ns, has_few_calls=is_few)
+        remedy = _remedy(name, contender.backend, ends, before_ns, (least, most), has_few_calls=is_few)
         yield remedy if change is None else replace(remedy, note=change.note, condition=change.condition)
 
 
@@ -308,9 +312,15 @@ def _are_few(whole: Traffic, part: Traffic, fewest: int = LEAST_REPLAYED_CALLS) 
 
 
 def _remedy(
-    key: str, backend: str, ends_ns: Sequence[float], recorded_ns: float, *, has_few_calls: bool = False
+    key: str,
+    backend: str,
+    ends_ns: Sequence[float],
+    recorded_ns: float,
+    bounds_ns: tuple[float, float] = (0.0, math.inf),
+    *,
+    has_few_calls: bool = False,
 ) -> Remedy:
-    predicted = _interval(ends_ns)
+    predicted = _interval(ends_ns, *bounds_ns)
     if has_few_calls:
         predicted = Interval(*[predicted.estimate] * 3)
     gain = Interval(*(1 - end / recorded_ns for end in (predicted.high, predicted.estimate, predicted.low)))

@@ -17,6 +17,7 @@ from ipcbench.diagnose.diagnosis import (
     Diagnosis,
     Remedy,
     _from_recording,
+    _interval,
     _part,
     _replayed,
     diagnose,
@@ -322,3 +323,8 @@ def test_a_wait_for_a_core_is_bounded_by_what_the_server_works_at_least() -> Non
     assert found.is_bound
     few = replace(whole, threads=tuple(each.first(5) for each in whole.threads))
     assert not list(_from_recording(few))
+
+
+def test_no_interval_reaches_below_work_that_is_known() -> None:
+    found = _interval([21.8, 36.6, 38.2], least=21.8, most=37.0)
+    assert (found.low, found.estimate, found.high) == (21.8, 36.6, 37.0)
