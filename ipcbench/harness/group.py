@@ -40,6 +40,7 @@ class Group:
         switchboard: where they connect to.
         roles: names of the processes in errors; by default writer, reader-0, reader-1 …
         python: another interpreter than this process's, which runs them by its own code.
+        verbs: MODULE:FACTORY of what they can be asked; `clock` must be among it.
 
     Raises:
         BackendUnavailable: the launcher is missing.
@@ -52,14 +53,13 @@ class Group:
         switchboard: Switchboard,
         roles: tuple[str, ...] = (),
         python: str | None = None,
+        verbs: str = _VERBS,
     ) -> None:
         self.endpoints = readers + 1
         self._roles = roles or tuple(map(role_of, range(readers + 1)))
         self._memory_kills_count = memory_kills_count(_ROOT)
         self._switchboard = switchboard
-        self._launch = launch(
-            launcher, range(self.endpoints), switchboard, _VERBS, python=python, forked=python is None
-        )
+        self._launch = launch(launcher, range(self.endpoints), switchboard, verbs, python=python, forked=python is None)
         self.pids: dict[int, int] = {}
         self._channels: dict[int, ControlConnection] = {}
         self.probed: tuple[tuple[int, ...] | None, float | None] = (None, None)

@@ -1,0 +1,245 @@
+"""What a profile holds, as it was recorded: steps, spans, communication, memory, checks; and its file profile.json.
+
+Times are nanoseconds of CLOCK_MONOTONIC of the ranks' host; sizes are bytes. None is unknown, never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, TypeAlias
+
+import msgspec
+
+from ipcbench.errors import StoreError
+from ipcbench.util.files import as_store_errors, regular, write_atomically
+
+FILE: Final = "profile.json"
+FORMAT: Final = "ipcbench profile"
+VERSION: Final = 1
+
+Phase: TypeAlias = Literal["prefill", "decode"]
+Detail: TypeAlias = Literal["block", "module", "op"]
+Source: TypeAlias = Literal["plain", "spans", "operators"]
+"""How a step was run: without any instrument; with spans (the only source of times); under the operator profiler."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What was asked for.
+
+    Attributes:
+        model: a preset, a config.json, a folder of transformers, or `module:factory`.
+        parallel: `none`, `tpN`, `ppN`, `tpNppM` or `split`.
+        transport: `gloo`, `nccl`, or a backend's name; `none` with one rank.
+        seq: tokens of the prompt.
+        tokens: how many are decoded after it, one a step.
+        steps: how often prompt and decoding were repeated with spans; as often again without (`plain`).
+        threads: of each rank.
+        attention: `sdpa` or `eager`.
+        is_fused: whether q, k and v are one linear layer, and gate and up another.
+        micro_batches: into how many parts a pipeline divides the batch.
+    """
+
+    model: str
+    parallel: str = "none"
+    transport: str = "none"
+    phases: tuple[Phase, ...] = ("prefill", "decode")
+    seq: int = 128
+    batch: int = 1
+    tokens: int = 8
+    steps: int = 10
+    warmup: int = 3
+    detail: Detail = "block"
+    dtype: str = "float32"
+    device: str = "cpu"
+    threads: int = 1
+    attention: Literal["eager", "sdpa"] = "sdpa"
+    is_fused: bool = False
+    micro_batches: int = 1
+
+
+class Step(msgspec.Struct, frozen=True, array_like=True):
+    """One forward pass of one rank."""
+
+    rank: int
+    number: int
+    """Counted over the run; the same step has the same number at every rank."""
+    phase: Phase
+    position: int
+    """Tokens before it: 0 in prefill."""
+    source: Source
+    start_ns: int
+    wall_ns: int
+    """On a GPU until its last kernel has ended."""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """One call of a module, within a step of source `spans`."""
+
+    rank: int
+    step: int
+    path: str
+    """Dotted name of the module: `layers.3.self_attn`; empty for the whole model."""
+    kind: str
+    """`root`, `embedding`, `layer`, `attention`, `mlp`, `norm`, `lm_head`, or `module`."""
+    start_ns: int
+    duration_ns: int
+    exclusive_ns: int
+    """Without the spans inside it; the exclusive times of a step's spans add up to those of its root."""
+
+
+class Operator(msgspec.Struct, frozen=True, array_like=True):
+    """What an operator bucket took within one block, over all steps of source `operators` of a phase."""
+
+    rank: int
+    phase: Phase
+    path: str
+    """Of the innermost span of kind layer, attention, mlp, embedding, norm or lm_head around it."""
+    bucket: str
+    """`qkv`, `scores`, `attention`, `output`, `gate_up`, `down`, `norms`, `rope`, `activation`, `communication`,
+    `other`; or a registered one."""
+    calls: int
+    """Per step."""
+    exclusive_ns: float
+    """Per step, as the operator profiler saw it: only its share of the block is to be believed."""
+    share_ratio: float
+    """Of the block's time in that pass; what is missing to 1 is host overhead."""
+    flops: int | None
+    """Per step, from the shapes on `meta`; None where it has none or they are unknown."""
+    bytes: int | None
+    """Read and written per step, if nothing is cached."""
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """One communication call of one rank, measured (source `spans` or `plain`) or planned (all times None)."""
+
+    rank: int
+    step: int
+    sequence: int
+    """In the rank's program order within the step, from 0."""
+    op: str
+    """`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `scatter`, `gather`, `all_to_all`, `barrier`, `send`,
+    `recv`."""
+    ranks: tuple[int, ...]
+    """The members of the group; of `send` and `recv`, (source, destination)."""
+    bytes: int
+    """As NCCL counts: of the tensor; all_gather: of the result; reduce_scatter: of the input."""
+    dtype: str
+    path: str
+    """Of the module in which it was called; empty if unknown."""
+    enter_ns: int | None = None
+    exit_ns: int | None = None
+    wait_ns: int | None = None
+    """For the others: until the last of them entered. `exit − enter − wait` is transfer."""
+    match: int | None = None
+    """Number of the call that all members share: the nth of their group and kind in the run."""
+    gap_ns: int | None = None
+    """The rank's own work before it, since the call before it or the step's start."""
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Memory of one rank."""
+
+    rank: int
+    parameters_bytes: int
+    kv_cache_bytes: int | None
+    activations_bytes: int | None
+    """Most that was live beside parameters and cache in a step."""
+    peak_rss_bytes: int
+    layers: Mapping[str, int] = {}
+    """Path → bytes by which the process grew while it ran: on a GPU its allocated peak, on a CPU the outputs' bytes."""
+    allocated_bytes: int | None = None
+    """On a GPU, and so are those that follow."""
+    reserved_bytes: int | None = None
+    peak_allocated_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How the logits compare with those of one process: the largest difference as a share of the largest logit."""
+
+    relative_error: float
+    limit: float = 1e-4
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the error is within the limit."""
+        return self.relative_error <= self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A figure that this machine or run could not give."""
+
+    what: str
+    needs: str
+    """`2 GPUs`, `pip install …`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One run, or a plan of one (`is_planned`: calls without times, nothing else)."""
+
+    setting: Setting
+    machine: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    steps: tuple[Step, ...] = ()
+    spans: tuple[Span, ...] = ()
+    operators: tuple[Operator, ...] = ()
+    calls: tuple[Call, ...] = ()
+    memory: tuple[Memory, ...] = ()
+    agreement: Agreement | None = None
+    unavailable: tuple[Unavailable, ...] = ()
+    remarks: tuple[str, ...] = ()
+    is_planned: bool = False
+    verified_on: str | None = None
+    """The GPU on which its CUDA figures were measured; None for none."""
+    clock_error_ns: int = 0
+    """Most by which clocks of two ranks may differ; 0 on one host."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Return the numbers of the ranks."""
+        return tuple(sorted({step.rank for step in self.steps} | {call.rank for call in self.calls}))
+
+
+class _Stored(msgspec.Struct):
+    format: str
+    version: int
+    profile: Profile
+
+
+def write_profile(folder: Path, profile: Profile) -> Path:
+    """Write profile.json into the folder, which is made if need be, and return its path.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    path = folder / FILE
+    data = msgspec.json.encode(_Stored(FORMAT, VERSION, profile))
+    with as_store_errors(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda out: out.write(data + b"\n"))
+    return path
+
+
+def read_profile(path: Path) -> Profile:
+    """Return the profile of a profile.json, or of the folder that holds it.
+
+    Raises:
+        StoreError: there is none, or it is damaged, or of another version.
+    """
+    with as_store_errors(path):
+        path = path / FILE if path.is_dir() else path
+        if not path.exists():
+            raise StoreError(f"{path}: there is no such file; name the folder of a profile, or its {FILE}")
+        data = regular(path).read_bytes()
+    try:
+        stored = msgspec.json.decode(data, type=_Stored)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise StoreError(f"{path}: no profile: {error}") from error
+    if (stored.format, stored.version) != (FORMAT, VERSION):
+        raise StoreError(f"{path}: {stored.format!r} version {stored.version}; this ipcbench reads version {VERSION}")
+    return stored.profile

@@ -1,0 +1,34 @@
+"""profile.json: what is written is read again; what is no profile is refused in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ipcbench.errors import StoreError
+from ipcbench.profile.records import Call, Profile, Setting, Span, Step, Unavailable, read_profile, write_profile
+
+
+def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
+    profile = Profile(
+        Setting(model="qwen3-tiny", parallel="tp2", transport="shm"),
+        steps=(Step(0, 1, "prefill", 0, "spans", 5, 10),),
+        spans=(Span(0, 1, "layers.0", "layer", 5, 9, 4),),
+        calls=(Call(0, 1, 0, "all_reduce", (0, 1), 4096, "float32", "layers.0.mlp"),),
+        unavailable=(Unavailable("NVLink topology", "2 GPUs"),),
+    )
+    assert read_profile(write_profile(tmp_path / "new", profile)) == profile
+    assert read_profile(tmp_path / "new") == profile
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"format": "ipcbench run", "version": 1, "profile": {}}'])
+def test_what_is_no_profile_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "profile.json").write_bytes(data)
+    with pytest.raises(StoreError, match="no profile: "):
+        read_profile(tmp_path)
+
+
+def test_a_missing_profile_says_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="name the folder of a profile"):
+        read_profile(tmp_path / "none")
