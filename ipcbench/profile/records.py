@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from ipcbench.errors import StoreError
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.files import as_store_errors, regular, write_atomically
 
 FILE: Final = "profile.json"
@@ -176,6 +177,28 @@ class Unavailable:
     what: str
     needs: str
     """`2 GPUs`, `pip install …`."""
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One case of a sweep.
+
+    Attributes:
+        values: what was set: `parallel`, `transport`, `seq`, `batch`, `tokens`, `threads`; of `bandwidth`: `what`
+            (`memcpy`, `send`, `all_reduce` …), `transport`, `ranks`, `direction`, `bytes`.
+        figures: name with unit → figure with its 95 % interval (all three equal: too few rounds for one).
+            `seq`, `parallel`: `ttft_ns`, `time_per_token_ns`, `tokens_per_s`; `parallel` also `speedup_ratio` and
+            `efficiency_ratio` (against one process with all threads: `…_all_threads_ratio`), `communication_ratio`.
+            `bandwidth`: `time_ns`, `bytes_per_s`, `bus_bytes_per_s`.
+        reason: why it was not measured, or what it needs.
+    """
+
+    sweep: Literal["seq", "parallel", "bandwidth"]
+    values: Mapping[str, str | int]
+    figures: Mapping[str, Interval] = field(default_factory=dict)
+    status: Literal["measured", "not measured", "unavailable", "failed"] = "measured"
+    reason: str = ""
+    rounds_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
