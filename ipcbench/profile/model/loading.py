@@ -1,0 +1,143 @@
+"""A setting's model: a preset, a config.json, a folder of transformers, or anyone's own factory."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from ipcbench.errors import ConfigError, IpcbenchError
+from ipcbench.models import Model, read_model
+from ipcbench.profile.model.decoder import SEED, Decoder, Form
+from ipcbench.profile.model.plan import find_model
+from ipcbench.profile.records import Setting
+
+DTYPES: Final = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
+_WEIGHTS: Final = ("*.safetensors", "*.bin")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, whole.
+
+    Attributes:
+        module: with parameters on `meta` if they follow from the seed: they take memory when a rank's part is cut.
+        facts: None if it has another shape than Llama or Qwen3; then it runs on one rank only.
+        example: inputs of the user's own model, which it is called with; empty for a decoder.
+    """
+
+    module: nn.Module
+    facts: Model | None
+    example: tuple[Any, ...] = field(default=())
+
+    @property
+    def is_own(self) -> bool:
+        """Return whether it is the decoder of this package."""
+        return isinstance(self.module, Decoder)
+
+
+def load(setting: Setting, *, is_meta: bool = False) -> Loaded:
+    """Return the model of a setting.
+
+    Args:
+        setting: `model`, `dtype`, `attention` and `is_fused` decide.
+        is_meta: whether a folder's weights are left out too, so that only shapes are there.
+
+    Raises:
+        ConfigError: there is no such model, or it cannot be run in that form.
+        StoreError: its file cannot be read.
+    """
+    if setting.dtype not in DTYPES:
+        raise ConfigError("dtype", setting.dtype, tuple(DTYPES))
+    if Path(setting.model).is_dir():
+        return _from_folder(Path(setting.model), setting, is_meta=is_meta)
+    if ":" in setting.model and not Path(setting.model).exists():
+        return _from_factory(setting)
+    facts = find_model(setting.model)
+    with torch.device("meta"):
+        return Loaded(Decoder(facts, Form(setting.attention, setting.is_fused)), facts)
+
+
+def _from_factory(setting: Setting) -> Loaded:
+    """Return what the user's factory makes: a module and the inputs that it is called with."""
+    name, _, factory = setting.model.partition(":")
+    if setting.parallel != "none" or setting.phases != ("prefill",):
+        raise ConfigError("model", setting.model, "with --parallel none and --phase prefill: it is called as it is")
+    try:
+        made = getattr(importlib.import_module(name), factory)()
+    except ModuleNotFoundError as error:
+        raise ConfigError("model", setting.model, f"module:factory that can be imported ({error})") from error
+    except AttributeError as error:
+        raise ConfigError("model", setting.model, f"a factory that the module has ({error})") from error
+    module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module) or inputs is None:
+        raise ConfigError("model", setting.model, "a factory that returns (torch module, its inputs)")
+    return Loaded(module.eval(), None, inputs if isinstance(inputs, tuple) else (inputs,))
+
+
+def _from_folder(folder: Path, setting: Setting, *, is_meta: bool) -> Loaded:
+    try:
+        from transformers import AutoConfig, AutoModelForCausalLM, __version__
+    except ImportError as error:
+        hint = "a preset or a config.json without transformers; for a folder, pip install transformers"
+        raise ConfigError("model", str(folder), hint) from error
+    if setting.is_fused:
+        raise ConfigError("model", str(folder), "without --fused: its layers are its own")
+    is_old = tuple(int(part) for part in __version__.split(".")[:2]) < (4, 56)
+    form = {
+        "attn_implementation": setting.attention,
+        "torch_dtype" if is_old else "dtype": DTYPES[setting.dtype],
+    }
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        if is_meta or not any(any(folder.glob(pattern)) for pattern in _WEIGHTS):
+            torch.manual_seed(SEED)
+            with torch.device("meta" if is_meta else "cpu"):
+                module = AutoModelForCausalLM.from_config(config, **form)
+        else:
+            module = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **form)
+    except (OSError, ValueError, KeyError) as error:
+        reason = " ".join(str(error).split())[:150]
+        raise ConfigError("model", str(folder), f"a folder that transformers reads ({reason})") from error
+    return Loaded(module.eval().requires_grad_(False), _facts_of(folder))
+
+
+def _facts_of(folder: Path) -> Model | None:
+    try:
+        return read_model(folder)
+    except IpcbenchError:  # another shape: it runs on one rank
+        return None
+
+
+def device_of(setting: Setting, rank: int) -> torch.device:
+    """Return the device of a rank: ranks take GPUs in turn unless one is named.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    name = setting.device if setting.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigError("device", name, "auto, cpu, cuda or cuda:N") from error
+    if device.type == "cpu":
+        return device
+    count = torch.cuda.device_count() if device.type == "cuda" else 0
+    index = rank % count if device.index is None and count else device.index or 0
+    if index >= count:
+        raise ConfigError("device", name, f"cpu, or a CUDA device: there are {count}")
+    return torch.device("cuda", index)
+
+
+def prompt(setting: Setting, vocabulary: int) -> torch.Tensor:
+    """Return the ids of the prompt and of the tokens that are decoded after it, (batch, seq + tokens).
+
+    They follow from the seed and are the same at every rank: what the logits would choose is not sent around, and the
+    work does not depend on it.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+    return torch.randint(vocabulary, (setting.batch, setting.seq + setting.tokens), generator=generator)
