@@ -155,9 +155,9 @@ class Attention(nn.Module):
     def _qkv(self, hidden: torch.Tensor) -> tuple[torch.Tensor, ...]:
         if not self.form.is_fused:
             return self.q_proj(hidden), self.k_proj(hidden), self.v_proj(hidden)
-        fused = self.qkv_proj(hidden)
+        fused: torch.Tensor = self.qkv_proj(hidden)
         each = fused.shape[-1] // (self.group + 2)
-        return fused.split((self.group * each, each, each), dim=-1)
+        return tuple(fused.split((self.group * each, each, each), dim=-1))
 
     def _fused(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         is_causal = query.shape[2] > 1

@@ -1,0 +1,97 @@
+"""The modules of a model that a profile tells apart, with their kinds, and what is put around their forward passes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from torch import nn
+
+from ipcbench.profile.records import Detail
+
+Forward: TypeAlias = Callable[..., Any]
+
+BLOCKS: Final = ("root", "embedding", "layer", "attention", "mlp", "norm", "lm_head")
+"""Kinds that the detail `block` shows."""
+
+_CONTAINERS = re.compile(r"^(?:model(?:\.|$))+")
+_NUMBER = re.compile(r"^(\w+\.)(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A module that is told apart.
+
+    Attributes:
+        path: its name, with the number that a layer has in the whole model; empty for the root.
+        kind: of `BLOCKS`, or `module`.
+    """
+
+    path: str
+    kind: str
+    module: nn.Module
+
+
+def targets(root: nn.Module, detail: Detail = "block") -> list[Target]:
+    """Return the modules of a model that a detail shows, the root first.
+
+    Without any block below the root, as in a model of unusual names, its children take their place.
+
+    Args:
+        root: may say by `first_layer` which number the first of its layers has in the whole model.
+        detail: `block`, or all modules.
+    """
+    found = [Target("", "root", root)]
+    for name, module in root.named_modules():
+        path = _CONTAINERS.sub("", name)
+        if path and not isinstance(module, nn.ModuleList | nn.ModuleDict):
+            path = _NUMBER.sub(lambda match: f"{match[1]}{int(match[2]) + getattr(root, 'first_layer', 0)}", path)
+            found.append(Target(path, _kind(path, module), module))
+    if detail != "block":
+        return found
+    blocks = [target for target in found if target.kind in BLOCKS]
+    return blocks if len(blocks) > 1 else [target for target in found if "." not in target.path]
+
+
+def _kind(path: str, module: nn.Module) -> str:
+    first, *rest = path.split(".")
+    last = path.rpartition(".")[2]
+    kind = "module"
+    if not rest:
+        if isinstance(module, nn.Embedding):
+            kind = "embedding"
+        elif "norm" in first or first == "ln_f":
+            kind = "norm"
+        elif first.endswith("head"):
+            kind = "lm_head"
+    elif rest[0].isdigit() and len(rest) <= 2:
+        if len(rest) == 1:
+            kind = "layer"
+        elif "norm" in last:
+            pass
+        elif "attn" in last or "attention" in last:
+            kind = "attention"
+        elif last in {"mlp", "ffn", "feed_forward"}:
+            kind = "mlp"
+    return kind
+
+
+@contextmanager
+def around(found: Iterable[Target], make: Callable[[Target, Forward], Forward]) -> Iterator[None]:
+    """Replace the forward pass of each target by what `make` returns, until the end of the block.
+
+    That is quicker than hooks, of which each call would look up several tables.
+    """
+    before = [(target.module, target.module.__dict__.get("forward")) for target in found]
+    try:
+        for target in found:
+            target.module.forward = make(target, target.module.forward)
+        yield
+    finally:
+        for module, forward in before:
+            module.__dict__.pop("forward", None)
+            if forward is not None:
+                module.forward = forward

@@ -1,0 +1,55 @@
+"""What the spans cost: steps with them against the same steps without, taken in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ipcbench.stats.bootstrap import median_estimate
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+
+CLAIM_RATIO = 0.01
+"""Of a block's spans, in steps of at least 10 ms."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """What spans add to a step.
+
+    Attributes:
+        ratio: share of the time of a step without spans, with its 95 % interval; None after too few pairs.
+        pairs_count: pairs of a step with spans and one without.
+        claim_ratio: what is claimed at most.
+    """
+
+    ratio: Interval | None
+    pairs_count: int
+    claim_ratio: float = CLAIM_RATIO
+
+    @property
+    def is_resolved(self) -> bool:
+        """Return whether it can be told from nothing, or its interval is at least not wider than the claim."""
+        if self.ratio is None:
+            return False
+        return not self.ratio.low <= 0.0 <= self.ratio.high or self.ratio.high - self.ratio.low <= self.claim_ratio
+
+
+def overhead(plain_ns: Sequence[float], spans_ns: Sequence[float], claim_ratio: float = CLAIM_RATIO) -> Overhead:
+    """Return what spans add, from pairs of steps that were taken one right after the other.
+
+    Args:
+        plain_ns: steps without spans; those without a partner are left out.
+        spans_ns: steps with spans, in the same order.
+        claim_ratio: what is claimed at most.
+    """
+    ratios = [spans / plain for plain, spans in zip(plain_ns, spans_ns, strict=False) if plain > 0]
+    if len(ratios) < MIN_CLAIM_ROUNDS:
+        return Overhead(None, len(ratios), claim_ratio)
+    estimate = median_estimate(ratios, np.random.default_rng(1))
+    if estimate is None:
+        return Overhead(None, len(ratios), claim_ratio)
+    interval = estimate.interval()
+    less_one = Interval(interval.low - 1.0, interval.estimate - 1.0, interval.high - 1.0)
+    return Overhead(less_one, len(ratios), claim_ratio)
