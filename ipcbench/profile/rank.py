@@ -1,1 +1,210 @@
-"""To come."""
+"""The verbs of a rank: join the others, load the model, carry out iterations, answer with what was recorded.
+
+This module is imported before the ranks are forked, and with it torch, so that all of them share one import.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeAlias
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it is read once: what it says would be a rank's last words
+
+import msgspec
+import torch
+import torch.distributed as dist
+
+from ipcbench.errors import ConfigError, IpcbenchError
+from ipcbench.harness.clocks import clock_identity
+from ipcbench.profile.comm import group
+from ipcbench.profile.comm.recorder import Recorder
+from ipcbench.profile.model.loading import device_of, load, prompt
+from ipcbench.profile.model.parallel import Runner, require_memory
+from ipcbench.profile.model.plan import Plan
+from ipcbench.profile.records import Operator, Phase, Profile, Setting, Source, Span, Step
+from ipcbench.profile.timing import flops
+from ipcbench.profile.timing.operators import operators
+from ipcbench.profile.timing.spans import Spans
+from ipcbench.util.clock import now_ns
+
+_PREFILLS = 3
+_DECODES = 8
+"""Steps under the operator profiler."""
+
+Forward: TypeAlias = Callable[[], torch.Tensor | None]
+
+
+class Rank:
+    """One process of a run; or the one whose logits are compared with the others'.
+
+    Attributes:
+        setting: after `prepare`.
+        runner: the rank's part of the model, after `setup`.
+        verbs: what it can be asked, by name.
+    """
+
+    setting: Setting
+    runner: Runner
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.recorder = Recorder(index)
+        self.verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "clock": lambda _: {"clock": clock_identity()},
+            "echo": lambda _: {"clock_ns": now_ns()},
+            "prepare": self._prepare,
+            "setup": self._setup,
+            "iterate": lambda asked: _packed(self.iterate(asked["source"], asked["number"])),
+            "operators": lambda _: _packed(self.operators()),
+            "memory": lambda _: _packed(self.memory()),
+            "logits": lambda _: {"logits": [each.tobytes() for each in self.logits()]},
+            "close": self._close,
+        }
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Carry out one request and return its answer; what the user can mend is `refused`, in one line."""
+        try:
+            return {"ok": True, **self.verbs[request["do"]](request)}
+        except ConfigError as error:
+            return {"ok": True, "refused": str(error)}
+        except (MemoryError, torch.OutOfMemoryError) as error:
+            return {"ok": False, "error": "out of memory", "text": _one_line(error)}
+        except IpcbenchError as error:
+            return {"ok": False, "error": type(error).__name__, "text": str(error)}
+        except Exception as error:  # of torch, or of a user's model: with the place
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{_one_line(error)} ({Path(frame.filename).name}:{frame.lineno})"
+            return {"ok": False, "error": type(error).__name__, "text": text}
+
+    def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Read the setting; rank 0 looks whether there is memory for all."""
+        for name in request["imports"]:
+            import_module(name)
+        self.setting = msgspec.convert(request["setting"], Setting)
+        if self.index == 0:
+            require_memory(self.setting)
+        return {}
+
+    def _setup(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Join the other ranks, and load this rank's part of the model."""
+        setting, world = self.setting, Plan.parse(self.setting.parallel).world
+        torch.set_num_threads(setting.threads)
+        self.is_alone = world == 1
+        self.device = device_of(setting, self.index)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        if not self.is_alone:
+            meeting = request["addresses"], request["init_method"]
+            group.start(setting.transport, self.index, world, *meeting, self.recorder)
+        loaded = load(setting)
+        self._ids = prompt(setting, loaded.facts.vocab_size if loaded.facts else 1).to(self.device)
+        self.runner = Runner(loaded, setting, self.index)
+        return {"device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"}
+
+    def _close(self, _: dict[str, Any]) -> dict[str, Any]:
+        if not self.is_alone:
+            group.stop()
+        return {}
+
+    def gather(self, own: Any) -> list[Any]:
+        """Return what each rank has, at rank 0; nothing at the others."""
+        every: list[Any] | None = [None] * dist.get_world_size() if self.index == 0 else None
+        dist.gather_object(own, every)
+        return every or []
+
+    def logits(self) -> Iterator[Any]:
+        """Yield the logits of each step, prompt and decoding, as numpy's float32; nothing at a rank that has none."""
+        for _, _, forward in self._steps():
+            logits = forward()
+            if logits is not None:
+                yield logits.float().cpu().numpy()
+
+    def iterate(self, source: Source | None, number: int) -> Profile:
+        """Carry out the prompt and the decoding once, and return what was recorded.
+
+        Args:
+            source: how; None warms up, and records nothing.
+            number: of the first step.
+        """
+        steps: list[Step] = []
+        rows: list[Span] = []
+        with ExitStack() as stack:
+            stack.enter_context(_no_collecting())
+            spans = None
+            if source == "spans":
+                spans = stack.enter_context(Spans(self.runner.module, self.setting.detail, self.device, self.index))
+                self.recorder.path = lambda: spans.current_path
+            for phase, position, forward in self._steps():
+                if phase not in self.setting.phases:  # decoding needs its cache
+                    forward()
+                    continue
+                step = self._timed(forward, phase, position, source, number + len(steps))
+                steps.append(step)
+                rows += spans.taken(step.number) if spans else []
+        if source is None:
+            return Profile(self.setting)
+        return Profile(self.setting, steps=tuple(steps), spans=tuple(rows), calls=tuple(self.recorder.taken()))
+
+    def operators(self) -> Profile:
+        """Run steps of their own under the operator profiler, and return the operators' shares of each block."""
+        rows: list[Operator] = []
+        for phase in self.setting.phases:
+            steps = self._steps()
+            run, count = next(steps)[2], _PREFILLS
+            if phase == "decode":
+                run()  # for its cache
+                run, count = lambda: next(steps)[2](), min(self.setting.tokens, _DECODES)  # noqa: B023, PLW0108
+            work = flops.count(self.setting, self.index, phase)
+            rows += operators(run, self.runner.module, phase, count, self.device, rank=self.index, work=work)
+        return Profile(self.setting, operators=tuple(rows))
+
+    def memory(self) -> Profile:
+        """Return this rank's memory, from an iteration of its own."""
+        return Profile(self.setting)
+
+    def _timed(self, forward: Forward, phase: Phase, position: int, source: Source | None, number: int) -> Step:
+        """Carry out one step, which all ranks begin together."""
+        if not self.is_alone:
+            dist.barrier()
+        start_ns = now_ns()
+        if source == "spans":
+            self.recorder.begin(number, start_ns)
+        forward()
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        wall_ns = now_ns() - start_ns
+        self.recorder.end()
+        return Step(self.index, number, phase, position, source or "plain", start_ns, wall_ns)
+
+    def _steps(self) -> Iterator[tuple[Phase, int, Forward]]:
+        """Yield the steps of an iteration in order: phase, tokens before it, and what carries it out."""
+        seq, ids = self.setting.seq, self._ids
+        yield "prefill", 0, partial(self.runner.prefill, ids[:, :seq])
+        for position in range(seq, seq + self.setting.tokens * ("decode" in self.setting.phases)):
+            yield "decode", position, partial(self.runner.decode, ids[:, position : position + 1], position)
+
+
+def _packed(part: Profile) -> dict[str, Any]:
+    return {"part": msgspec.msgpack.encode(part)}
+
+
+@contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Keep the garbage collector out of what is measured."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

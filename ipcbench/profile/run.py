@@ -1,1 +1,332 @@
-"""To come."""
+"""A profile is made: ranks are started and asked, their logits compared with those of one process, nothing is left.
+
+Under torchrun this process is a rank itself: it asks itself what it would ask its ranks, and rank 0 gathers.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ipcbench.errors import ConfigError, IpcbenchError, TrialError, WorkerCrashed, WorkerTimeout
+from ipcbench.harness.group import Group
+from ipcbench.machine.describe import describe_machine, describe_versions
+from ipcbench.processes.control_channel import Switchboard
+from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
+from ipcbench.profile.comm.mesh import create_mesh, destroy_mesh
+from ipcbench.profile.comm.waits import matched
+from ipcbench.profile.model.plan import Plan, find_model
+from ipcbench.profile.records import Agreement, Profile, Setting, Unavailable
+from ipcbench.registry import get_backend
+from ipcbench.spec.checks import require_range
+
+INSTALL: Final = "pip install 'ipcbench[profile]'"
+INSTALL_CPU: Final = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+"""Without the libraries of CUDA, some GB."""
+
+LIMITS: Final = {"float32": 1e-4, "bfloat16": 0.1, "float16": 0.02}
+"""dtype → most by which logits may differ from those of one process: sums in another order are rounded otherwise, and
+bfloat16 has 16 bits less than float32, float16 13.
+"""
+
+TORCH_TRANSPORTS: Final = ("gloo", "nccl")
+"""Process groups of torch's own; every other transport is a backend."""
+
+_VERBS = "ipcbench.profile.rank:Rank"
+_SETUP_S = 600.0
+_ITERATION_S = 3600.0
+"""Longest wait for one prompt and its decoding."""
+_BLAME_S = 5.0
+_MOST: Final = {"seq": 2**20, "batch": 2**12, "steps": 10**5, "threads": 2**10, "micro_batches": 2**12}
+_PARTS: Final = ("steps", "spans", "operators", "calls", "memory")
+"""Fields of a profile that each rank has rows of."""
+
+Logits: TypeAlias = list[npt.NDArray[np.float32]]
+"""Of each step, flat; empty at a rank that has none."""
+Say: TypeAlias = Callable[[str], None]
+_Ask: TypeAlias = Callable[[dict[str, Any], float], list[dict[str, Any]]]
+
+
+def require_torch() -> None:
+    """Refuse to go on without torch.
+
+    Raises:
+        IpcbenchError: it is not installed.
+    """
+    if find_spec("torch") is None:
+        raise IpcbenchError(
+            f"torch is not installed, and a profile needs it: {INSTALL}; for a CPU alone, {INSTALL_CPU}"
+        )
+
+
+def profile(
+    setting: Setting,
+    *,
+    imports: Sequence[str] = (),
+    verbs: str = _VERBS,
+    reference: Logits | None = None,
+    sources: Sequence[str] = ("plain", "spans"),
+    say: Say = lambda _: None,
+) -> Profile | None:
+    """Run a model as the setting says, and return what its ranks recorded; None at ranks of torchrun other than 0.
+
+    Args:
+        setting: what to run.
+        imports: modules that each rank imports first, such as one that registers a bucket of operators.
+        verbs: MODULE:FACTORY of what the ranks can be asked.
+        reference: logits of one process, see `reference_logits`; without, they are made first.
+        sources: how each repetition is run, in random order: without and with instruments.
+        say: called with a line for every iteration.
+
+    Raises:
+        IpcbenchError: a value is not allowed, torch is missing, or the model does not fit into memory.
+        BackendUnavailable: the transport is missing.
+        TrialError: a rank failed, ended or hung.
+    """
+    require_torch()
+    setting = resolved(setting)
+    if "WORLD_SIZE" in os.environ:
+        return _as_one_rank(setting, imports, sources, say)
+    if reference is None and setting.parallel != "none":
+        say("one process, to compare with")
+        reference = reference_logits(setting, imports)
+    with _ranks(setting, verbs) as (ask, meeting, clock_error_ns):
+        made = _carry_out(ask, setting, {**meeting, "imports": [*imports]}, sources, say)
+    return _concluded(setting, made, reference, clock_error_ns)
+
+
+def resolved(setting: Setting) -> Setting:
+    """Return the setting with what follows from it: one rank has no transport, several have gloo unless told otherwise.
+
+    Raises:
+        ConfigError: a value is not allowed.
+        UnknownBackend, BackendUnavailable: there is no such transport, or not here.
+    """
+    plan = Plan.parse(setting.parallel)
+    if not (Path(setting.model).is_dir() or ":" in setting.model):  # these may be of another shape
+        plan.require(find_model(setting.model), setting)
+    for name, most in _MOST.items():
+        require_range(f"--{name.replace('_', '-')}", getattr(setting, name), 1, most)
+    require_range("--warmup", setting.warmup, 0, _MOST["steps"])
+    require_range("--tokens", setting.tokens, 1 if "decode" in setting.phases else 0, _MOST["seq"])
+    if plan.world == 1:
+        return replace(setting, transport="none")
+    if setting.transport == "none":
+        return replace(setting, transport="gloo")
+    if setting.transport not in TORCH_TRANSPORTS:
+        backend = get_backend(setting.transport)
+        backend.probe()
+        if backend.capabilities.launcher == "inline":
+            raise ConfigError("--transport", setting.transport, "a transport between processes")
+    return setting
+
+
+def reference_logits(setting: Setting, imports: Sequence[str] = ()) -> Logits:
+    """Return the logits of every step, prompt and decoding, as one process computes them."""
+    alone = replace(setting, parallel="none", transport="none", micro_batches=1)
+    with _ranks(alone, _VERBS, ("the process to compare with",)) as (ask, meeting, _):
+        _set_up(ask, alone, {**meeting, "imports": [*imports]})
+        (answer,) = ask({"do": "logits"}, _ITERATION_S)
+    return _logits(answer)
+
+
+@contextmanager
+def _ranks(setting: Setting, verbs: str, roles: tuple[str, ...] = ()) -> Iterator[tuple[_Ask, dict[str, Any], int]]:
+    """Start the ranks of a setting; yield what asks them all, where they meet, and the error of their clocks.
+
+    Whatever happens, neither process nor channel is left.
+    """
+    world = Plan.parse(setting.parallel).world
+    require_room_for_sockets()
+    with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard, ExitStack() as undo:
+        is_backend = setting.transport not in {"none", *TORCH_TRANSPORTS}
+        addresses = []
+        if is_backend:
+            addresses = create_mesh(setting.transport, world, name=run_dir.channel_name)
+            undo.callback(destroy_mesh, addresses)
+        launcher = get_backend(setting.transport).capabilities.launcher if is_backend else "spawn"
+        names = roles or tuple(f"rank {index}" for index in range(world))
+        group = Group(launcher, world - 1, switchboard, roles=names, verbs=verbs)
+        undo.callback(group.kill)
+        offsets = group.connect().compare_clocks().offsets.values()
+        error_ns = max((abs(each.offset_ns) + each.error_ns for each in offsets), default=0.0)
+        meeting = {"addresses": addresses, "init_method": f"file://{run_dir.path}/meeting"}
+        yield partial(_asked, group), meeting, round(error_ns)
+        _asked(group, {"do": "close"}, _SETUP_S)
+        group.end()
+
+
+def _asked(group: Group, question: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+    """Ask all ranks, and return their answers by rank; where one failed because another has died, that is the error."""
+    try:
+        answers = group.ask_all(question, timeout_s)
+    except (WorkerCrashed, WorkerTimeout):
+        raise
+    except TrialError as error:
+        try:
+            group.ask_all({"do": "echo"}, _BLAME_S)
+        except WorkerCrashed as crashed:
+            raise crashed from error
+        except TrialError:  # they wait for the one that failed
+            pass
+        raise
+    for answer in answers.values():
+        if "refused" in answer:
+            raise IpcbenchError(answer["refused"])
+    return [answers[rank] for rank in range(group.endpoints)]
+
+
+def _set_up(ask: _Ask, setting: Setting, meeting: dict[str, Any]) -> list[str]:
+    """Have the ranks look whether there is enough memory, then join and load; return the name of each one's device."""
+    ask({"do": "prepare", "setting": asdict(setting), "imports": meeting["imports"]}, _SETUP_S)
+    return [answer["device"] for answer in ask({"do": "setup", **meeting}, _SETUP_S)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What ranks have answered, each list by rank."""
+
+    devices: list[str]
+    parts: list[Profile]
+    logits: list[Logits]
+
+
+def _carry_out(ask: _Ask, setting: Setting, meeting: dict[str, Any], sources: Sequence[str], say: Say) -> _Made:
+    """Have the ranks warm up, run each repetition with each source in random order, then operators, memory, logits."""
+    devices = _set_up(ask, setting, meeting)
+    order: list[str | None] = [None] * setting.warmup
+    turns = random.Random(0)  # noqa: S311 - an order, not a secret
+    for _ in range(setting.steps):
+        order += turns.sample(sources, len(sources))
+    passes = [{"do": "operators"}] * (setting.detail == "op") + [{"do": "memory"}]
+    parts: list[Profile] = []
+    number = 0
+    for index, source in enumerate(order):
+        say(f"repetition {index + 1}/{len(order)}: {source or 'warm-up'}")
+        parts += _parts(ask({"do": "iterate", "source": source, "number": number}, _ITERATION_S))
+        number = max((step.number + 1 for step in parts[-1].steps), default=number)
+    for question in passes:
+        say(question["do"])
+        parts += _parts(ask(question, _ITERATION_S))
+    return _Made(devices, parts, [_logits(answer) for answer in ask({"do": "logits"}, _ITERATION_S)])
+
+
+def _parts(answers: Sequence[dict[str, Any]]) -> list[Profile]:
+    return [msgspec.msgpack.decode(answer["part"], type=Profile) for answer in answers]
+
+
+def _logits(answer: dict[str, Any]) -> Logits:
+    return [np.frombuffer(each, np.float32) for each in answer["logits"]]
+
+
+def agreement(logits: Sequence[Logits], reference: Logits, dtype: str) -> Agreement:
+    """Return how the logits of all ranks that have them compare with those of one process.
+
+    Raises:
+        TrialError: no rank has any, or one has others in number.
+    """
+    having = [each for each in logits if each]
+    if not having or any([len(a) for a in each] != [len(a) for a in reference] for each in having):
+        raise TrialError("the ranks have not the logits that one process has")
+    largest = max(float(np.abs(each).max()) for each in reference)
+    differences = [float(np.abs(a - b).max()) for each in having for a, b in zip(each, reference, strict=True)]
+    # max() would pass over a nan
+    return Agreement(float(np.max(differences)) / largest, LIMITS[dtype])
+
+
+def disagreement(found: Agreement) -> str:
+    """Return in one line that logits are wrong."""
+    return (
+        f"the logits differ from those of one process by {found.relative_error:.2g} of the largest; at most "
+        f"{found.limit:g} is rounding: do not believe any figure of this run"
+    )
+
+
+def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_error_ns: int) -> Profile:
+    """Return the profile of what the ranks have answered."""
+    rows = {name: (*chain.from_iterable(getattr(part, name) for part in made.parts),) for name in _PARTS}
+    rows["calls"] = tuple(matched(rows["calls"], clock_error_ns))
+    gpus = sorted({device for device in made.devices if device != "cpu"})
+    return Profile(
+        setting,
+        machine={**describe_machine(), "devices": made.devices},
+        versions=_versions(),
+        **rows,
+        agreement=None if reference is None else agreement(made.logits, reference, setting.dtype),
+        unavailable=unavailable(len(gpus)),
+        verified_on=", ".join(gpus) or None,
+        clock_error_ns=clock_error_ns,
+    )
+
+
+def _versions() -> dict[str, str]:
+    versions = describe_versions()
+    for package in ("torch", "transformers"):
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
+
+
+def unavailable(gpus_count: int) -> tuple[Unavailable, ...]:
+    """Return what a run on so many GPUs cannot measure, and what that needs."""
+    one, two = "a GPU with CUDA (`--device cuda`)", "2 GPUs with CUDA"
+    needs = {
+        "kernel times by CUDA events, memory allocated, reserved and at its peak on the GPU": (1, one),
+        "bandwidth between host and GPU, pinned and pageable, and within the GPU": (1, one),
+        "NCCL, peer-to-peer copies, NVLink bandwidth and topology": (2, two),
+    }
+    return tuple(Unavailable(what, need) for what, (count, need) in needs.items() if gpus_count < count)
+
+
+def _as_one_rank(setting: Setting, imports: Sequence[str], sources: Sequence[str], say: Say) -> Profile | None:
+    """Be the rank that torchrun says; return the profile at rank 0, None at the others.
+
+    Raises:
+        ConfigError: torchrun has started another number of ranks, or the transport is none of torch's.
+    """
+    from ipcbench.profile.rank import Rank
+
+    index, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if Plan.parse(setting.parallel).world != world:
+        raise ConfigError("--parallel", setting.parallel, f"{world} ranks, as many as torchrun has started")
+    if setting.transport not in {"none", *TORCH_TRANSPORTS}:
+        raise ConfigError("--transport", setting.transport, f"{' or '.join(TORCH_TRANSPORTS)} under torchrun")
+    rank = Rank(index)
+
+    def ask(question: dict[str, Any], _: float) -> list[dict[str, Any]]:
+        answer = rank.answer(question)
+        if not answer["ok"]:
+            raise TrialError(f"rank {index}: {answer['error']}: {answer['text']}")
+        if "refused" in answer:
+            raise IpcbenchError(answer["refused"])
+        return [answer]
+
+    meeting = {"addresses": [], "init_method": "env://", "imports": [*imports]}
+    made = _carry_out(ask, setting, meeting, sources, say if index == 0 else lambda _: None)
+    (clock,) = ask({"do": "clock"}, _SETUP_S)
+    gathered = rank.gather((made, clock["clock"])) if world > 1 else [(made, clock["clock"])]
+    ask({"do": "close"}, _SETUP_S)
+    if index:
+        return None
+    each = [made for made, _ in gathered]
+    made = _Made(*(list(chain.from_iterable(getattr(one, name) for one in each)) for name in _Made.__slots__))
+    is_one_clock = len({clock for _, clock in gathered}) == 1 and gathered[0][1]
+    reference = None if world == 1 else reference_logits(setting, imports)
+    return _concluded(setting, made, reference, 0 if is_one_clock else _UNKNOWN_CLOCK_NS)
+
+
+_UNKNOWN_CLOCK_NS = 2**62
+"""Ranks on several hosts that nobody compared: more than any transfer takes, so that none is split."""
