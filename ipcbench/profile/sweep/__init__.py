@@ -1,1 +1,7 @@
-"""To come."""
+"""Runs over many settings: latency by length (`seq`), what parallelism brings (`parallel`), bandwidth (`bandwidth`).
+
+- `cases`: which cases fit a budget, and what is said of those that do not
+- `models`: the cases of `seq` and `parallel`, each a run of its own
+- `bandwidth`: memory, transports and collective operations from 1 MiB on
+- `moving`: what the processes of `bandwidth` do
+"""

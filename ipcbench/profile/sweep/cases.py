@@ -1,0 +1,81 @@
+"""What the sweeps share: a budget, which cases fit it, and figures with intervals."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from ipcbench.errors import IpcbenchError
+from ipcbench.profile.records import SweepPoint
+from ipcbench.stats.bootstrap import median_estimate
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+from ipcbench.util.units import format_duration_ns
+
+Say: TypeAlias = Callable[[str], None]
+Done: TypeAlias = Callable[[Sequence[SweepPoint]], None]
+"""Called with all cases so far after each one, so that what was measured is on the disk."""
+
+
+def figure(values: Sequence[float]) -> Interval:
+    """Return the median of a figure over rounds with its interval; all three equal after too few rounds."""
+    median = float(np.median(values))
+    estimate = median_estimate(values, np.random.default_rng(0)) if len(values) >= MIN_CLAIM_ROUNDS else None
+    return estimate.interval() if estimate else Interval(median, median, median)
+
+
+@dataclass(slots=True)
+class Budget:
+    """How much time there is for the cases of a sweep. A case's time is predicted from that of a like one before it.
+
+    Attributes:
+        limit_s: of all cases; None for no limit.
+    """
+
+    limit_s: float | None
+    _began_s: float = field(default_factory=time.monotonic)
+    _known_s: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def lack(self, kind: str, work: float) -> str:
+        """Return why a case does not fit; empty if it does, or if none of its kind was measured yet.
+
+        Args:
+            kind: of cases whose time is alike.
+            work: in any unit, of this case; a case with more takes longer in proportion.
+        """
+        if self.limit_s is None:
+            return ""
+        left_s = self.limit_s - (time.monotonic() - self._began_s)
+        known_s, known_work = self._known_s.get(kind, (0.0, work))
+        needed_s = known_s * max(1.0, work / known_work)
+        if needed_s <= left_s:
+            return ""
+        needed = format_duration_ns(1e9 * needed_s, 2)
+        return f"it would take about {needed}, and {max(0.0, left_s):.0f} s of the budget were left; --full measures it"
+
+    def spent(self, kind: str, work: float, took_s: float) -> None:
+        """Remember what a case took."""
+        self._known_s[kind] = (took_s, work)
+
+
+def measure(
+    point: SweepPoint, kind: str, work: float, budget: Budget, carry_out: Callable[[], Mapping[str, Sequence[float]]]
+) -> SweepPoint:
+    """Return a case with its figures; or with the reason why it has none, if it does not fit the budget or fails.
+
+    Args:
+        carry_out: returns each figure in each round.
+    """
+    if reason := budget.lack(kind, work):
+        return replace(point, status="not measured", reason=reason)
+    began_s = time.monotonic()
+    try:
+        rounds = carry_out()
+    except IpcbenchError as error:
+        return replace(point, status="failed", reason=str(error))
+    budget.spent(kind, work, time.monotonic() - began_s)
+    figures = {name: figure(values) for name, values in rounds.items() if len(values)}
+    return replace(point, figures=figures, rounds_count=max(map(len, rounds.values())))

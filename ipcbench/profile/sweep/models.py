@@ -1,0 +1,221 @@
+"""Sweeps of runs: latency by length, batch and output; and what more ranks bring, by degree and transport."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import product
+from typing import Final, Literal
+
+import numpy as np
+
+from ipcbench.errors import ConfigError, IpcbenchError, TrialError
+from ipcbench.machine.describe import usable_cores
+from ipcbench.profile.model.plan import Plan
+from ipcbench.profile.records import Profile, Setting, Step, SweepPoint
+from ipcbench.profile.run import Logits, disagreement, profile, reference_logits, resolved
+from ipcbench.profile.summary import COMMUNICATION, summarize
+from ipcbench.profile.sweep.cases import Budget, Done, Say, figure, measure
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+
+LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
+BATCHES: Final = (1, 2, 4, 8)
+OUTPUTS: Final = (50, 100, 200)
+PLANS: Final = ("none", "tp2", "pp2")
+
+GRADES: Final = {"tp": (0.75, 0.50), "pp": (0.60, 0.40)}
+"""Kind of parallelism → efficiency from which on it is good, and below which it is poor."""
+
+
+def grade(parallel: str, efficiency: Interval) -> str:
+    """Return `good`, `fair` or `poor`; `good or fair`, as far as the interval leaves it open."""
+    plan = Plan.parse(parallel)
+    good, poor = GRADES["tp" if plan.tp > 1 else "pp"]
+    names = ("poor", "fair", "good")
+    low, high = (int(value > poor) + int(value > good) for value in (efficiency.low, efficiency.high))
+    return " or ".join(names[low : high + 1])
+
+
+def sweep_seq(
+    base: Setting,
+    lengths: Sequence[int] = LENGTHS,
+    batches: Sequence[int] = BATCHES,
+    outputs: Sequence[int] = OUTPUTS,
+    plans: Sequence[str] = PLANS,
+    budget: Budget | None = None,
+    done: Done = lambda _: None,
+    say: Say = lambda _: None,
+) -> list[SweepPoint]:
+    """Measure the time to the first token, per further token, and tokens per second, the least work first.
+
+    A run decodes the longest output, of which shorter ones are the beginning. Its logits are compared as in any run.
+
+    Args:
+        base: the model, transport, steps and whatever else is the same in all cases.
+        lengths, batches, outputs, plans: tokens of the prompt; sequences; tokens decoded; ways to divide the model.
+        budget: of time; without, there is no limit.
+        done: called with all cases so far after each run.
+        say: called with a line for each run.
+    """
+    budget, points = budget or Budget(None), []
+    for seq, batch in sorted(product(lengths, batches), key=lambda case: (case[0] * case[1], case)):
+        for plan in plans:
+            setting = replace(base, parallel=plan, seq=seq, batch=batch, tokens=max(outputs), detail="block")
+            work = batch * (seq + max(outputs))
+            found = measure(_point("seq", setting), plan, work, budget, partial(_plain, setting, outputs))
+            points += [_of_output(found, output) for output in outputs]
+            say(f"{plan}, {seq} tokens, batch {batch}: {found.status}")
+            done(points)
+    return points
+
+
+def sweep_parallel(
+    base: Setting,
+    plans: Sequence[str] = PLANS[1:],
+    transports: Sequence[str] = ("gloo", "shm"),
+    rounds: int = MIN_CLAIM_ROUNDS,
+    budget: Budget | None = None,
+    done: Done = lambda _: None,
+    say: Say = lambda _: None,
+) -> list[SweepPoint]:
+    """Measure what each way to divide the model brings over each transport, beside one process with the threads of one
+    rank, and one with all; all have their turn in each round.
+
+    Args, Returns: as `sweep_seq`; `rounds` is how often each has its turn.
+    """
+    budget, cores = budget or Budget(None), int(usable_cores()) or 1
+    alone = replace(base, parallel="none", transport="none", detail="block")
+    settings = [alone, replace(alone, threads=cores)]
+    settings += [replace(alone, parallel=plan, transport=name) for plan in plans for name in transports]
+    settings = [*dict.fromkeys(settings)]
+    cases = {setting: _Turns() for setting in settings}
+    reference, points = reference_logits(resolved(alone)), []
+    for number in range(rounds):
+        if number and (reason := budget.lack("round", 1.0)):
+            say(f"the budget is spent after {number} of {rounds} rounds: {reason}")
+            break
+        began_s = time.monotonic()
+        for setting in random.Random(number).sample(settings, len(settings)):  # noqa: S311 - an order, not a secret
+            if not cases[setting].failure:
+                cases[setting].take(setting, reference)
+            say(f"round {number + 1}/{rounds}: {setting.parallel}, {setting.transport}, {setting.threads} threads")
+        budget.spent("round", 1.0, time.monotonic() - began_s)
+        points = [_compared(setting, cases, settings[:2]) for setting in settings]
+        done(points)
+    return points
+
+
+@dataclass(slots=True)
+class _Turns:
+    """What a setting's runs took, each list by round."""
+
+    figures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    failure: str = ""
+
+    def take(self, setting: Setting, reference: Logits) -> None:
+        """Run once more."""
+        try:
+            made = _checked(setting, reference)
+        except IpcbenchError as error:
+            self.failure = str(error)
+            return
+        for name, values in _figures(made, [setting.tokens]).items():
+            self.figures[name.partition("@")[0]].append(float(np.median(values)))
+        if setting.parallel != "none":
+            self.figures["communication_ratio"].append(_communication_ratio(made))
+
+
+def _compared(setting: Setting, cases: Mapping[Setting, _Turns], alone: Sequence[Setting]) -> SweepPoint:
+    """Return a setting's figures, and how it compares with one process with the threads of one rank, and with all."""
+    turns, point = cases[setting], _point("parallel", setting)
+    if turns.failure:
+        return replace(point, status="failed", reason=turns.failure)
+    figures: dict[str, Sequence[float]] = {**turns.figures}
+    world = Plan.parse(setting.parallel).world
+    for other, suffix in zip(alone, ("ratio", "all_threads_ratio"), strict=False):
+        if world > 1 and not cases[other].failure:
+            gains = [b / a for a, b in zip(figures["whole_ns"], cases[other].figures["whole_ns"], strict=True)]
+            cores_used = min(world * setting.threads, int(usable_cores()))
+            figures[f"speedup_{suffix}"] = gains
+            # of equally many cores: those of one process with all threads are as many as there are
+            parts = world if other is alone[0] else cores_used / other.threads
+            figures[f"efficiency_{suffix}"] = [gain / parts for gain in gains]
+    shown = {name: figure(values) for name, values in figures.items()}
+    return replace(point, figures=shown, rounds_count=len(figures["whole_ns"]))
+
+
+def _checked(setting: Setting, reference: Logits | None, sources: Sequence[str] = ("plain", "spans")) -> Profile:
+    """Return the profile of a run whose logits are right.
+
+    Raises:
+        TrialError: they are not.
+    """
+    made = profile(setting, reference=reference, sources=sources)
+    if made is None:
+        raise ConfigError(
+            "WORLD_SIZE", os.environ.get("WORLD_SIZE"), "a sweep without torchrun: it starts its own ranks"
+        )
+    if made.agreement is not None and not made.agreement.holds:
+        raise TrialError(disagreement(made.agreement))
+    return made
+
+
+def _iterations(made: Profile) -> list[list[float]]:
+    """Return the latency of each step, ns, from the first rank's begin to the last one's end; by iteration without
+    instruments, of which the first step is the prompt's.
+    """
+    steps: dict[int, list[Step]] = defaultdict(list)
+    for step in made.steps:
+        if step.source == "plain":
+            steps[step.number].append(step)
+    found: list[list[float]] = []
+    for _, of_ranks in sorted(steps.items()):
+        if of_ranks[0].phase == "prefill":
+            found.append([])
+        ends = [step.start_ns + step.wall_ns for step in of_ranks]
+        found[-1].append(max(ends) - min(step.start_ns for step in of_ranks))
+    return found
+
+
+def _figures(made: Profile, outputs: Sequence[int]) -> dict[str, list[float]]:
+    """Return name → figure of each iteration; those of an output of N tokens are called `name@N`."""
+    iterations = _iterations(made)
+    found = {"ttft_ns": [each[0] for each in iterations]}
+    for output in outputs:
+        tokens_ns = [float(np.mean(each[1 : 1 + output])) for each in iterations]
+        found[f"time_per_token_ns@{output}"] = tokens_ns
+        found[f"tokens_per_s@{output}"] = [made.setting.batch * 1e9 / token_ns for token_ns in tokens_ns]
+        found[f"whole_ns@{output}"] = [sum(each[: 1 + output]) for each in iterations]
+    return found
+
+
+def _of_output(found: SweepPoint, output: int) -> SweepPoint:
+    """Return the case of an output from that of a run, whose figures have the outputs in their names."""
+    names = {name: name.partition("@") for name in found.figures}
+    kept = {base: found.figures[name] for name, (base, _, which) in names.items() if which in {"", str(output)}}
+    return replace(found, values={**found.values, "tokens": output}, figures=kept)
+
+
+def _plain(setting: Setting, outputs: Sequence[int]) -> Mapping[str, Sequence[float]]:
+    return _figures(_checked(setting, None, ("plain",)), outputs)
+
+
+def _communication_ratio(made: Profile) -> float:
+    """Return the share of communication, waiting and transfer, in the time of an iteration; the mean over ranks."""
+    shares = []
+    summary = summarize(made)
+    for rank in made.ranks:
+        phases = [each for each in summary.phases if each.rank == rank]
+        whole_ns = sum(each.wall.value * each.steps_count for each in phases)
+        shares.append(sum(each.ns(*COMMUNICATION) * each.steps_count for each in phases) / whole_ns)
+    return float(np.mean(shares))
+
+
+def _point(sweep: Literal["seq", "parallel"], setting: Setting) -> SweepPoint:
+    names = ("parallel", "transport", "seq", "batch", "tokens", "threads")
+    return SweepPoint(sweep, {name: getattr(setting, name) for name in names})
