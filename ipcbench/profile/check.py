@@ -1,1 +1,110 @@
-"""To come."""
+"""What this machine can and cannot measure, within half a minute: libraries, transports, cores, memory, noise, GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+
+import psutil
+
+from ipcbench.errors import IpcbenchError
+from ipcbench.machine.describe import usable_cores
+from ipcbench.models import PRESETS, parameters_count
+from ipcbench.profile.records import Setting
+from ipcbench.profile.run import INSTALL, INSTALL_CPU, Say, profile, unavailable
+from ipcbench.profile.summary import PhaseTotal, summarize
+from ipcbench.registry import get_backend, names, status
+from ipcbench.util.units import format_percent, format_significant
+
+_STEPS = 30
+_TOKENS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Ability:
+    """One line of the answer."""
+
+    what: str
+    can: bool | None
+    """None: only partly."""
+    detail: str
+    """What is there; if something is not, what that needs."""
+
+
+def check(say: Say = lambda _: None) -> list[Ability]:
+    """Return what can be measured here; runs a tiny model for some seconds if torch is there."""
+    has_torch = find_spec("torch") is not None
+    found = [_library("torch", f"{INSTALL}; for a CPU alone, {INSTALL_CPU}")]
+    found.append(_library("transformers", "only for models from a folder: pip install transformers"))
+    found += [_cores(), _memory(), *_transports(has_torch=has_torch)]
+    if has_torch:
+        say("a tiny model, to see what this tool costs and how quiet the machine is")
+        found += _own_cost()
+    return [*found, *_gpus(has_torch=has_torch)]
+
+
+def _library(name: str, needs: str) -> Ability:
+    is_there = find_spec(name) is not None
+    return Ability(name, is_there, version(name) if is_there else needs)
+
+
+def _cores() -> Ability:
+    cores = usable_cores()
+    text = f"{cores:g} for all ranks together; more ranks than that wait for one another's cores"
+    return Ability("cores", cores >= 2 or None, text)
+
+
+def _memory() -> Ability:
+    free = psutil.virtual_memory().available
+    fitting = [name for name, model in PRESETS.items() if 4 * parameters_count(model) < free]
+    largest = max(fitting, key=lambda name: parameters_count(PRESETS[name]), default="no preset")
+    return Ability("memory", bool(fitting) or None, f"{free / 2**30:.1f} GiB are free: up to {largest} in float32")
+
+
+def _transports(*, has_torch: bool) -> Iterator[Ability]:
+    yield Ability("transport gloo", has_torch, "torch's own" if has_torch else "torch")
+    for name in names():
+        found = status(name)
+        if not found.available:
+            yield Ability(f"transport {name}", can=False, detail=f"{found.reason}; {found.hint}")
+        elif get_backend(name).capabilities.launcher != "inline":
+            yield Ability(f"transport {name}", can=True, detail="")
+
+
+def _own_cost() -> Iterator[Ability]:
+    """Yield what spans cost a step of a tiny model, with the interval, and how closely two steps can be told apart."""
+    setting = Setting(model="qwen3-tiny", steps=_STEPS, tokens=_TOKENS, warmup=2)
+    try:
+        made = profile(setting)
+    except IpcbenchError as error:
+        yield Ability("a run", can=False, detail=str(error))
+        return
+    for total in summarize(made).totals if made else ():
+        yield _cost(total)
+
+
+def _cost(total: PhaseTotal) -> Ability:
+    name = f"cost of spans, {total.phase} of qwen3-tiny"
+    if total.overhead is None or total.latency is None:
+        return Ability(name, can=None, detail="not known: too few steps")
+    low, middle, high = (
+        format_percent(end - 1) for end in (total.overhead.low, total.overhead.estimate, total.overhead.high)
+    )
+    step = f"of a step of {format_significant(total.latency.value / 1e6)} ms"
+    if total.overhead_resolved:
+        return Ability(name, can=True, detail=f"{middle} [{low}, {high}] {step}")
+    return Ability(name, can=None, detail=f"not resolvable here: noise leaves [{low}, {high}] {step}")
+
+
+def _gpus(*, has_torch: bool) -> Iterator[Ability]:
+    count = 0
+    if has_torch:
+        import torch
+
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        for index in range(count):
+            yield Ability(f"GPU {index}", can=True, detail=torch.cuda.get_device_name(index))
+    for missing in unavailable(count):
+        yield Ability(missing.what, can=False, detail=f"needs {missing.needs}")
