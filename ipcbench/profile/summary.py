@@ -1,1 +1,354 @@
-"""To come."""
+"""What a profile says: the parts of each step's time, layers, operators, communication, and the cost of measuring.
+
+All parts of a phase at a rank add up to its wall time. They are means over the middle half of its steps by wall time,
+so that a disturbed step is in none of them, scaled to the median of all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from ipcbench.profile.comm.waits import Totals, matched, totals
+from ipcbench.profile.records import Call, Operator, Phase, Profile, Source, Span, Step
+from ipcbench.profile.timing.overhead import Overhead, overhead
+from ipcbench.stats.bootstrap import median_estimate
+from ipcbench.stats.decisions import verdict
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, FloatArray, Interval
+
+HOST: Final = "host overhead"
+WAIT, TRANSFER, UNDIVIDED = COMMUNICATION = ("communication wait", "communication transfer", "communication")
+"""The last is what could not be divided into the two others."""
+OTHER: Final = "other blocks"
+BUCKETS: Final = ("attention", "mlp", "norms", "embedding", "lm_head", OTHER, *COMMUNICATION, HOST)
+"""Parts of a step. Norms within layers, residuals and masks are `other blocks`: the operators show them."""
+_BUCKET_OF = {name: name for name in BUCKETS[:5]} | {"norm": "norms"}
+_PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
+_BLOCKS = frozenset(("root", "layer", *_BUCKET_OF))
+_OUTSIDE = "\0"
+"""In the place of a path: within the step, but not within the model."""
+_SLOW_RATIO = 1.1
+"""A layer of one rank is named if it takes this many times what it takes at the others, or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A median over repetitions."""
+
+    value: float
+    rounds: tuple[float, ...]
+    """The median of each repetition, in their order."""
+    estimate: Estimate | None
+
+    @property
+    def rounds_count(self) -> int:
+        """Return how many repetitions there are."""
+        return len(self.rounds)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Return the 95 % interval; None after too few repetitions."""
+        return self.estimate.interval() if self.estimate and self.rounds_count >= MIN_CLAIM_ROUNDS else None
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A bucket, or a layer (by its path), of a step."""
+
+    name: str
+    ns: float
+    """Of a layer: with the communication in it."""
+    share_ratio: float
+    """Of the wall time."""
+    figure: Figure
+    """Of a layer: without the communication in it."""
+    communication_ns: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorTime:
+    """An operator bucket within a block, scaled to the block's time without communication."""
+
+    path: str
+    bucket: str
+    """What no operator accounts for is `host overhead`."""
+    ns: float
+    calls: int | None
+    flops: int | None
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseSummary:
+    """One phase at one rank, per step."""
+
+    phase: Phase
+    rank: int
+    steps_count: int
+    wall: Figure
+    coverage_ratio: float
+    """Share of the wall time within the model's own forward."""
+    buckets: tuple[Part, ...]
+    layers: tuple[Part, ...]
+    operators: tuple[OperatorTime, ...]
+    blocks: Mapping[str, tuple[str, float]]
+    """Path → kind and own time, ns, without communication; modules within a block count to it."""
+
+    def ns(self, *buckets: str) -> float:
+        """Return what buckets take together."""
+        return sum(part.ns for part in self.buckets if part.name in buckets)
+
+    def share(self, *buckets: str) -> float:
+        """Return the share of buckets in the wall time."""
+        return sum(part.share_ratio for part in self.buckets if part.name in buckets)
+
+
+@dataclass(frozen=True, slots=True)
+class SlowLayer:
+    """A layer that takes clearly longer at one rank than at the others that have it, without communication."""
+
+    phase: Phase
+    rank: int
+    path: str
+    ns: float
+    others_ns: float
+    """Median over the other ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTotal:
+    """One phase over all ranks.
+
+    Attributes:
+        latency: from the first rank's start of a step to the last one's end, of steps without instruments if any.
+        overhead: what spans add, from pairs of repetitions.
+        totals: of communication; None if none was recorded.
+    """
+
+    phase: Phase
+    latency: Figure | None
+    is_plain: bool
+    overhead: Overhead
+    totals: Totals | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A profile with what follows from it."""
+
+    profile: Profile
+    totals: tuple[PhaseTotal, ...]
+    phases: tuple[PhaseSummary, ...]
+    slow_layers: tuple[SlowLayer, ...]
+
+    def total(self, phase: Phase) -> PhaseTotal | None:
+        """Return a phase over all ranks."""
+        return next((each for each in self.totals if each.phase == phase), None)
+
+    def latency(self, phase: Phase) -> Figure | None:
+        """Return the time to the first token (`prefill`), or per further one (`decode`), ns."""
+        total = self.total(phase)
+        return total.latency if total else None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Return the tokens decoded per second, of all sequences of the batch."""
+        latency = self.latency("decode")
+        return None if latency is None else self.profile.setting.batch * 1e9 / latency.value
+
+
+def summarize(profile: Profile) -> Summary:
+    """Return what a profile says; a plan has totals of communication only."""
+    if any(call.enter_ns is not None and call.match is None for call in profile.calls):
+        profile = replace(profile, calls=tuple(matched(profile.calls, profile.clock_error_ns)))
+    reader = _Reader(profile)
+    phases = tuple(
+        found for phase in reader.phases for rank in profile.ranks if (found := reader.phase(phase, rank)) is not None
+    )
+    return Summary(profile, tuple(map(reader.total, reader.phases)), phases, tuple(_slow_layers(phases)))
+
+
+class _Reader:
+    """Looks up what belongs to a step."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.phases = tuple(phase for phase in _PHASES if any(step.phase == phase for step in profile.steps))
+        self.spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
+        self.calls: dict[tuple[int, int], list[Call]] = defaultdict(list)
+        for span in profile.spans:
+            self.spans[span.rank, span.step].append(span)
+        for call in profile.calls:
+            self.calls[call.rank, call.step].append(call)
+
+    @cached_property
+    def repetitions(self) -> Mapping[int, int]:
+        """Number of a step → of its repetition: a new one begins where the position does not rise."""
+        found, last, count = {}, -1, 0
+        for number, position in sorted({(step.number, step.position) for step in self.profile.steps}):
+            count += position <= last
+            found[number], last = count, position
+        return found
+
+    def phase(self, phase: Phase, rank: int) -> PhaseSummary | None:
+        """Return a phase at a rank; None if it has no step with spans."""
+        steps = [s for s in self.profile.steps if (s.rank, s.phase, s.source) == (rank, phase, "spans")]
+        if not steps:
+            return None
+        table, kinds = self._table(steps)
+        walls = np.array([step.wall_ns for step in steps], dtype=np.float64)
+        order, cut = np.argsort(walls, kind="stable"), len(steps) // 4
+        middle = order[cut : len(steps) - cut]
+        wall = self._figure(walls, steps)
+        scale = wall.value / float(walls[middle].mean())
+
+        def part(name: str, values: FloatArray, own: FloatArray | None = None) -> Part:
+            ns = scale * float(values[middle].mean())
+            own = values if own is None else own
+            inside = ns - scale * float(own[middle].mean())
+            return Part(name, ns, ns / wall.value, self._figure(own, steps), inside)
+
+        buckets = _buckets(table, kinds)
+        layers = [path for path, kind in kinds.items() if kind == "layer"]
+        inside = {
+            layer: np.sum([t for path, t in table.items() if f"{path}.".startswith(f"{layer}.")], axis=0)
+            for layer in layers
+        }
+        blocks = {path: (kind, 0.0) for path, kind in kinds.items() if kind in _BLOCKS}
+        for path, values in table.items():
+            if path != _OUTSIDE and (near := _nearest(path, blocks)) in blocks:
+                blocks[near] = (blocks[near][0], blocks[near][1] + scale * float(values[middle, 0].mean()))
+        operators = [each for each in self.profile.operators if (each.rank, each.phase) == (rank, phase)]
+        return PhaseSummary(
+            phase, rank, len(steps), wall,
+            1 - float(sum(table[_OUTSIDE][middle].sum(axis=1))) / float(walls[middle].sum()),
+            tuple(part(name, buckets[name]) for name in BUCKETS if name in buckets),
+            tuple(part(path, values.sum(axis=1), values[:, 0]) for path, values in inside.items()),
+            tuple(_operators(operators, blocks)),
+            blocks,
+        )  # fmt: skip
+
+    def _table(self, steps: Sequence[Step]) -> tuple[dict[str, FloatArray], dict[str, str]]:
+        """Return path → its time in each step, ns, shape (steps, 4): own, waiting, transfer, undivided communication;
+        and path → kind.
+        """
+        table: dict[str, FloatArray] = defaultdict(lambda: np.zeros((len(steps), 4)))
+        kinds: dict[str, str] = {}
+        for number, step in enumerate(steps):
+            spans = self.spans[step.rank, step.number]
+            for span in spans:
+                table[span.path][number, 0] += span.exclusive_ns
+                kinds[span.path] = span.kind
+            table[_OUTSIDE][number, 0] = step.wall_ns - sum(span.exclusive_ns for span in spans)
+            last = step.start_ns
+            for call in sorted(self.calls[step.rank, step.number], key=lambda call: call.enter_ns or 0):
+                if call.enter_ns is None or call.exit_ns is None:
+                    continue
+                row = table[_place(call.enter_ns, call.exit_ns, call.path, spans)][number]
+                # Calls that overlap count once, and what a block computes meanwhile is not communication.
+                begin = max(call.enter_ns, last)
+                taken = min(max(0.0, call.exit_ns - begin), row[0])
+                last = max(last, call.exit_ns)
+                wait = None if call.wait_ns is None else min(taken, max(0, call.wait_ns - (begin - call.enter_ns)))
+                row += (-taken, 0, 0, taken) if wait is None else (-taken, wait, taken - wait, 0)
+        return table, kinds
+
+    def _figure(self, values: FloatArray, steps: Sequence[Step]) -> Figure:
+        """Return the median over repetitions of the median of each."""
+        groups: dict[int, list[float]] = defaultdict(list)
+        for value, step in zip(values.tolist(), steps, strict=True):
+            groups[self.repetitions[step.number]].append(value)
+        rounds = [float(np.median(group)) for group in groups.values()]
+        value = float(np.median(rounds))
+        found = median_estimate(rounds, np.random.default_rng(0)) if value > 0 else None
+        by_order = {str(number): np.log([max(each, 1e-3)]) for number, each in enumerate(rounds)}
+        return Figure(value, tuple(rounds), found and replace(found, rounds=by_order))
+
+    def total(self, phase: Phase) -> PhaseTotal:
+        """Return a phase over all ranks."""
+        plain, spans = (self._latency(phase, source) for source in ("plain", "spans"))
+        cost = overhead(plain.rounds if plain else (), spans.rounds if spans else ())
+        timed = {step.number for step in self.profile.steps if step.phase == phase and step.source != "operators"}
+        calls = [call for call in self.profile.calls if call.step in timed]
+        return PhaseTotal(phase, plain or spans, plain is not None, cost, totals(calls) if calls else None)
+
+    def _latency(self, phase: Phase, source: Source) -> Figure | None:
+        groups: dict[int, list[Step]] = defaultdict(list)
+        for step in self.profile.steps:
+            if (step.phase, step.source) == (phase, source):
+                groups[step.number].append(step)
+        whole = [steps for steps in groups.values() if len(steps) == len(self.profile.ranks)]
+        if not whole:
+            return None
+        spans = [max(s.start_ns + s.wall_ns for s in steps) - min(s.start_ns for s in steps) for steps in whole]
+        return self._figure(np.array(spans, dtype=np.float64), [steps[0] for steps in whole])
+
+
+def _place(enter_ns: int, exit_ns: int, path: str, spans: Sequence[Span]) -> str:
+    """Return the path of the innermost span around a call."""
+    around = [each for each in spans if each.start_ns <= enter_ns and exit_ns <= each.start_ns + each.duration_ns]
+    named = [each for each in around if each.path == path and path]
+    return min(named or around, key=lambda each: each.duration_ns).path if around else _OUTSIDE
+
+
+def _nearest(path: str, known: Iterable[str]) -> str:
+    """Return the path, or the nearest one around it, that is known; the empty path for none."""
+    while path and path not in known:
+        path = path.rpartition(".")[0]
+    return path
+
+
+def _buckets(table: Mapping[str, FloatArray], kinds: Mapping[str, str]) -> dict[str, FloatArray]:
+    """Return bucket → its time in each step, ns, without those that have none."""
+    blocks = {path for path, kind in kinds.items() if kind in _BLOCKS}
+    steps = len(next(iter(table.values())))
+    found = {name: np.zeros(steps) for name in BUCKETS}
+    for path, values in table.items():
+        kind = kinds.get(_nearest(path, blocks), "")
+        found[HOST if path == _OUTSIDE else _BUCKET_OF.get(kind, OTHER)] += values[:, 0]
+        for place, name in enumerate(COMMUNICATION, 1):
+            found[name] += values[:, place]
+    return {name: values for name, values in found.items() if name == HOST or values.any()}
+
+
+def _operators(rows: Sequence[Operator], parts: Mapping[str, tuple[str, float]]) -> Iterable[OperatorTime]:
+    """Yield the operators (of one rank and phase) of each block, scaled to its time, and its host overhead."""
+    blocks: dict[str, list[Operator]] = defaultdict(list)
+    for row in rows:
+        blocks[row.path].append(row)
+    times: dict[str, float] = defaultdict(float)
+    for path, (_, ns) in parts.items():
+        times[_nearest(path, blocks)] += ns
+    for path, own in blocks.items():
+        rest = 1.0 - sum(row.share_ratio for row in own if row.bucket == "communication")
+        kept = [row for row in own if row.bucket != "communication"]
+        whole = max(rest, sum(row.share_ratio for row in kept))
+        if whole <= 0:
+            continue
+        for row in kept:
+            yield OperatorTime(path, row.bucket, times[path] * row.share_ratio / whole, row.calls, row.flops, row.bytes)
+        host = 1 - sum(row.share_ratio for row in kept) / whole
+        yield OperatorTime(path, HOST, times[path] * host, None, None, None)
+
+
+def _slow_layers(phases: Sequence[PhaseSummary]) -> Iterable[SlowLayer]:
+    groups: dict[tuple[Phase, str], list[tuple[int, Figure]]] = defaultdict(list)
+    for each in phases:
+        for layer in each.layers:
+            groups[each.phase, layer.name].append((each.rank, layer.figure))
+    among = sum(map(len, groups.values()))
+    for (phase, path), figures in groups.items():
+        for rank, figure in figures:
+            others = sorted((other for r, other in figures if r != rank), key=lambda other: other.value)
+            if not others:
+                continue
+            other = others[len(others) // 2]
+            if figure.value < _SLOW_RATIO * other.value or figure.estimate is None or other.estimate is None:
+                continue
+            if verdict(figure.estimate, other.estimate, among=among) == "slower":
+                yield SlowLayer(phase, rank, path, figure.value, other.value)

@@ -1,0 +1,239 @@
+"""CSV, JSON and README.md of a profile, under the names and with the keys of an earlier system, beside our own.
+
+Its keys hold seconds, percent, and GB/s (`avg_bandwidth_gbps`, of the whole call); ours end in their unit.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from statistics import fmean, pstdev
+from typing import Any, Final
+
+from ipcbench.profile.advice import Advice
+from ipcbench.profile.files import tables
+from ipcbench.profile.records import Call, SweepPoint, Unavailable
+from ipcbench.profile.summary import COMMUNICATION, HOST, Figure, Part, PhaseSummary, Summary
+from ipcbench.render.text import bullets, csv_text, escape, markdown_table
+
+UNITS: Final = {
+    "*_time, *_latency": "s", "*_percentage, percentage": "% of the steps' wall time", "*_bandwidth_gbps": "GB/s",
+    "total_data*, *_bytes, tensor_size": "B", "*_ns": "ns", "*_ratio": "1",
+}  # fmt: skip
+METHOD: Final = (
+    "Times come from spans around the model's modules; the shares of operators within a block from steps of their own, "
+    "scaled to the block's time; FLOPs and bytes from the shapes alone.",
+    "Nested times are never added up: a part's time is without the parts inside it and without communication.",
+    "Waiting is the time from a rank's own call to that of the last rank; the rest of a call is transfer.",
+    "Parts are means over the middle half of the steps, scaled to the median step; intervals are of medians, 95 %.",
+)
+LIMITS: Final = (
+    "One run in one process a rank: another run of the same may differ by more than the intervals say.",
+    "Where ranks share cores, waiting includes the time in which the other ranks' work had the core.",
+)
+_SIZES = (("small_1kb", 1 << 10), ("medium_1mb", 1 << 20), ("large_100mb", 100 << 20), ("xlarge_1gb", 1 << 62))
+_TIMINGS = ("rank", "step", "phase", "position", "source", "layer_name", "op_name", "op_type", "device_id", "start_ns",
+            "duration_ns", "exclusive_ns", "wait_ns", "bytes", "flops")  # fmt: skip
+
+
+def timings_csv(summary: Summary) -> str:
+    """Return a row for each span and call, and for each operator bucket (per step)."""
+    profile = summary.profile
+    steps = {(step.rank, step.number): step for step in profile.steps}
+    rows: list[dict[str, Any]] = []
+    for span in profile.spans:
+        row = {"op_name": span.kind, "op_type": "compute", "start_ns": span.start_ns, "duration_ns": span.duration_ns}
+        rows.append(_at(steps, span.rank, span.step, span.path) | row | {"exclusive_ns": span.exclusive_ns})
+    for call in profile.calls:
+        row = {"op_name": call.op, "op_type": "communication", "start_ns": call.enter_ns, "duration_ns": _took(call)}
+        rows.append(_at(steps, call.rank, call.step, call.path) | row | {"bytes": call.bytes, "wait_ns": call.wait_ns})
+    rows += [
+        {
+            "rank": each.rank, "phase": each.phase, "source": "operators", "layer_name": each.path, "flops": each.flops,
+            "op_name": each.bucket, "op_type": "communication" if each.bucket == "communication" else "compute",
+            "device_id": each.rank, "exclusive_ns": each.exclusive_ns, "bytes": each.bytes,
+        }
+        for each in profile.operators
+    ]  # fmt: skip
+    return csv_text(rows, _TIMINGS)
+
+
+def _at(steps: Mapping[tuple[int, int], Any], rank: int, number: int, path: str) -> dict[str, Any]:
+    step = steps.get((rank, number))
+    known = {"phase": step.phase, "position": step.position, "source": step.source} if step else {}
+    return {"rank": rank, "step": number, "layer_name": path, "device_id": rank, **known}
+
+
+def _took(call: Call) -> int | None:
+    return None if call.enter_ns is None or call.exit_ns is None else call.exit_ns - call.enter_ns
+
+
+def _times_s(times_ns: Sequence[float]) -> dict[str, float | int]:
+    """Return the earlier system's figures of times; none without any."""
+    if not times_ns:
+        return {}
+    seconds = [ns / 1e9 for ns in times_ns]
+    return {
+        "count": len(seconds), "total_time": sum(seconds), "avg_time": fmean(seconds), "std_time": pstdev(seconds),
+        "min_time": min(seconds), "max_time": max(seconds),
+    }  # fmt: skip
+
+
+def _figure(figure: Figure | None, unit: str = "_ns") -> dict[str, Any]:
+    if figure is None:
+        return {}
+    interval = figure.interval
+    ends = {} if interval is None else {f"low{unit}": interval.low, f"high{unit}": interval.high}
+    return {f"median{unit}": figure.value, **ends, "rounds_count": figure.rounds_count}
+
+
+def _part(part: Part) -> dict[str, Any]:
+    return {"ns": part.ns, "share_ratio": part.share_ratio, "communication_ns": part.communication_ns,
+            "own": _figure(part.figure)}  # fmt: skip
+
+
+def _phase(each: PhaseSummary) -> dict[str, Any]:
+    return {
+        "phase": each.phase, "rank": each.rank, "steps_count": each.steps_count, "wall": _figure(each.wall),
+        "coverage_ratio": each.coverage_ratio, "buckets": {part.name: _part(part) for part in each.buckets},
+        "layers": {part.name: _part(part) for part in each.layers},
+        "operators": [asdict(operator) for operator in each.operators],
+    }  # fmt: skip
+
+
+def analysis(
+    summary: Summary, advice: Sequence[Advice], metrics: Mapping[str, Callable[[Summary], Any]]
+) -> dict[str, Any]:
+    """Return analysis_report.json."""
+    layers: dict[str, list[float]] = defaultdict(list)
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for span in summary.profile.spans:
+        kinds[span.kind].append(span.exclusive_ns)
+        if span.kind == "layer":
+            layers[span.path].append(span.duration_ns)
+    walls = sum(step.wall_ns for step in summary.profile.steps if step.source == "spans")
+    operations = {
+        kind: {**_times_s(times), "percentage": 100 * sum(times) / walls if walls else None}
+        for kind, times in kinds.items()
+    }
+    return {
+        "units": UNITS,
+        "phases": [_phase(each) for each in summary.phases],
+        "whole": [
+            {"phase": total.phase, "latency": _figure(total.latency), "is_plain": total.is_plain,
+             "overhead": total.overhead, "overhead_is_resolved": total.overhead.is_resolved}
+            for total in summary.totals
+        ],
+        "tokens_per_s": summary.tokens_per_s,
+        "slow_layers": [asdict(each) for each in summary.slow_layers],
+        "layer_breakdown": {path: _times_s(times) for path, times in layers.items()},
+        "operation_breakdown": operations,
+        "by_operation_type": {
+            "compute": sum(each.wall.value - each.ns(*COMMUNICATION, HOST) for each in summary.phases),
+            "communication": sum(each.ns(*COMMUNICATION) for each in summary.phases),
+            "host_overhead": sum(each.ns(HOST) for each in summary.phases),
+            "unit": "ns, a step of each phase and rank",
+        },
+        "communication_analysis": _communication(summary),
+        "memory_analysis": summary.profile.memory,
+        "advice": [asdict(each) for each in advice],
+        "metrics": {name: metric(summary) for name, metric in metrics.items()},
+    }  # fmt: skip
+
+
+def _communication(summary: Summary) -> dict[str, Any]:
+    """Return the earlier system's totals over all steps with spans."""
+    steps = {(s.rank, s.number): s.wall_ns for s in summary.profile.steps if s.source == "spans"}
+    took = [ns for c in summary.profile.calls if (c.rank, c.step) in steps and (ns := _took(c)) is not None]
+    if not took:
+        return {"total_comm_ops": len(summary.profile.calls), "comm_percentage": None}
+    total = sum(took)
+    return {"total_comm_ops": len(took), "total_comm_time": total / 1e9, "avg_comm_time": total / 1e9 / len(took),
+            "comm_percentage": 100 * total / sum(steps.values())}  # fmt: skip
+
+
+def communication(summary: Summary) -> dict[str, Any]:
+    """Return comm_analysis.json."""
+    calls = summary.profile.calls
+    groups: dict[str, list[Call]] = defaultdict(list)
+    for call in calls:
+        groups[call.op].append(call)
+    sized = {
+        name: [c for c in calls if low <= c.bytes < high]
+        for (name, high), low in zip(_SIZES, (0, *(size for _, size in _SIZES)), strict=False)
+    }
+    return {
+        "units": UNITS,
+        "summary": _communication(summary) | {"total_data_transferred": sum(call.bytes for call in calls)},
+        "by_operation_type": {op: _operation(each) for op, each in groups.items()},
+        "bandwidth_analysis": {"by_size_range": {name: _operation(each) for name, each in sized.items() if each}},
+        "by_size": [{"phase": t.phase, **asdict(t.totals)} for t in summary.totals if t.totals],
+    }
+
+
+def _operation(calls: Sequence[Call]) -> dict[str, Any]:
+    timed = [(call, ns) for call in calls if (ns := _took(call))]
+    rates = [call.bytes / ns for call, ns in timed]
+    waits = [call.wait_ns for call in calls if call.wait_ns is not None]
+    transfer = [ns - call.wait_ns for call, ns in timed if call.wait_ns is not None]
+    return {
+        "count": len(calls), "total_data": sum(call.bytes for call in calls), **_times_s([ns for _, ns in timed]),
+        "avg_bandwidth_gbps": fmean(rates) if rates else None, "max_bandwidth_gbps": max(rates, default=None),
+        "wait_ns": sum(waits) if waits else None, "transfer_ns": sum(transfer) if transfer else None,
+    }  # fmt: skip
+
+
+def records(summary: Summary) -> list[dict[str, Any]]:
+    """Return comm_records.json."""
+    return [
+        {
+            "timestamp": None if call.enter_ns is None else call.enter_ns / 1e9, "op_type": call.op,
+            "tensor_size": call.bytes, "duration": None if (ns := _took(call)) is None else ns / 1e9,
+            "metadata": {"tensor_dtype": call.dtype, "path": call.path, "ranks": call.ranks, "rank": call.rank,
+                         "step": call.step, "sequence": call.sequence, "match": call.match},
+            "wait_ns": call.wait_ns, "gap_ns": call.gap_ns,
+        }
+        for call in summary.profile.calls
+    ]  # fmt: skip
+
+
+def comprehensive(
+    summary: Summary, advice: Sequence[Advice], points: Sequence[SweepPoint], missing: Iterable[Unavailable],
+    report: Mapping[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Return comprehensive_report.json, given analysis_report.json."""
+    profile = summary.profile
+    return {
+        "experiment_info": {"setting": asdict(profile.setting), "machine": profile.machine,
+                            "versions": profile.versions, "verified_on": profile.verified_on},
+        "executive_summary": {
+            "model_info": {"model": profile.setting.model, "parallel": profile.setting.parallel},
+            "key_findings": [tables.verdict(summary, advice), *tables.sentences(summary)],
+            "performance_metrics": {"whole": report["whole"], "tokens_per_s": summary.tokens_per_s},
+            "bottlenecks_identified": report["advice"][:5],
+            "communication_overhead": report["communication_analysis"],
+        },
+        "detailed_findings": {"analysis": report, "communication": communication(summary)},
+        "sweeps": [asdict(point) for point in points],
+        "recommendations": [f"{each.action} {each.evidence}" for each in advice],
+        "agreement": profile.agreement,
+        "unavailable": [asdict(each) for each in missing],
+        "appendix": {"methodology": METHOD, "limitations": LIMITS},
+    }  # fmt: skip
+
+
+def readme(summary: Summary, advice: Sequence[Advice], names: Iterable[str], missing: Sequence[Unavailable]) -> str:
+    """Return README.md."""
+    setting = summary.profile.setting
+    found = [*tables.tables_of(summary).values(), tables.unavailable_table(missing)]
+    parts = [
+        f"# Profile of {escape(setting.model)}, {setting.parallel}",
+        escape(tables.verdict(summary, advice)),
+        bullets(tables.sentences(summary)),
+        f"## What would help\n\n{bullets(tables.advice_lines(advice))}" if advice else "",
+        *(f"## {table.title}\n\n{markdown_table(table)}" for table in found if table.rows),
+        f"## How it was measured\n\n{bullets([*METHOD, *LIMITS])}",
+        f"## Files\n\n{bullets(names)}",
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"

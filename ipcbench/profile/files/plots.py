@@ -1,0 +1,279 @@
+"""The pictures of a profile, by matplotlib; each is drawn only from figures that there are."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+
+import numpy as np
+
+from ipcbench.profile.records import SweepPoint
+from ipcbench.profile.summary import BUCKETS, COMMUNICATION, HOST, OTHER, PhaseSummary, Summary
+from ipcbench.render.palette import PARTS_START, series_style
+from ipcbench.render.plot_panel import INK, MUTED, shortened
+from ipcbench.render.scales import AxisRange, round_ticks, tick_text
+from ipcbench.util.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Draw: TypeAlias = "Callable[[Summary, Sequence[SweepPoint]], Figure | None]"
+_MOST_BARS = 15
+_BUCKETS: Final = {"norm": "norms"}
+_KINDS: Final = {"attention": "attention", "mlp": "mlp", "layer": "rest of the layer"}
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """One picture: what draws it (None where there is nothing to draw), and what it needs then."""
+
+    draw: Draw
+    needs: str
+
+
+def new_figure(title: str, panels: int = 1, height: float = 4.4) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a title and so many panels, two side by side, styled as the project's other plots.
+
+    Args:
+        title: with the unit, if it is not at an axis.
+        panels: how many.
+        height: of a row of panels, inches.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns, rows = min(panels, 2), -(-panels // 2)
+    figure = Figure(figsize=(8.2 if columns == 1 else 12.0, height * rows), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=14, fontweight="bold", color=INK, x=0.01, ha="left")
+    axes = [figure.add_subplot(rows, columns, place + 1) for place in range(panels)]
+    for each in axes:
+        for side in ("top", "right"):
+            each.spines[side].set_visible(False)
+        each.tick_params(length=0, colors=MUTED, labelsize=9)
+    return figure, axes
+
+
+def _log_scale(axes: Axes, side: Literal["x", "y"], low: float, high: float) -> None:
+    """Make an axis logarithmic, with round numbers at it."""
+    from matplotlib.ticker import NullLocator
+
+    shown = AxisRange(low / 1.25, high * 1.25, log=True)
+    ticks = round_ticks(shown)
+    set_limits, ruler = (axes.set_xlim, axes.xaxis) if side == "x" else (axes.set_ylim, axes.yaxis)
+    axes.set(**{f"{side}scale": "log"})
+    set_limits(shown.low, shown.high)
+    ruler.set_ticks(ticks, [tick_text(tick) for tick in ticks])
+    ruler.set_minor_locator(NullLocator())
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG file; the same figure gives the same bytes."""
+    file = BytesIO()
+    figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
+    return file.getvalue()
+
+
+def color_number(bucket: str) -> int:
+    """Return the number of a part's colour, the same in every picture; host overhead is grey."""
+    return -1 if bucket == HOST else PARTS_START + BUCKETS.index(bucket)
+
+
+def _color(kind: str) -> str:
+    return series_style(color_number(kind if kind in BUCKETS else OTHER)).light
+
+
+def _heatmap(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
+    """Draw the leaves of each layer: no part of it is within another one."""
+    shown = [each for each in summary.phases if each.layers][:4]
+    if not shown:
+        return None
+    grids = [_grid(each) for each in shown]
+    rows = max(len(grid[0]) for grid in grids)
+    figure, panels = new_figure("Time of each layer's parts, ms a step", len(shown), max(3.6, 1.8 + 0.26 * rows))
+    for axes, each, (layers, names, values) in zip(panels, shown, grids, strict=True):
+        image = axes.imshow(values, aspect="auto", cmap="viridis", vmin=0)
+        axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+        axes.set_yticks(range(len(layers)), layers)
+        axes.set_title(f"{each.phase}, rank {each.rank}", loc="left", fontsize=10, color=INK)
+        if values.size <= 120:
+            middle = values.max() / 2
+            for (row, column), value in np.ndenumerate(values):
+                ink = "black" if value > middle else "white"
+                axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=7.5)
+        figure.colorbar(image, ax=axes, shrink=0.8)
+    return figure
+
+
+def _grid(each: PhaseSummary) -> tuple[list[str], list[str], Any]:
+    """Return names of layers, names of leaves, and their times, ms, shape (layers, leaves)."""
+    layers = [layer.name for layer in each.layers]
+    cells: dict[tuple[str, str], float] = defaultdict(float)
+    covered = {operator.path for operator in each.operators}
+    for operator in each.operators:
+        cells[next((x for x in layers if f"{operator.path}.".startswith(f"{x}.")), ""), operator.bucket] += operator.ns
+    for path, (kind, ns) in each.blocks.items():
+        if kind in _KINDS and path not in covered:
+            cells[next((x for x in layers if f"{path}.".startswith(f"{x}.")), ""), _KINDS[kind]] += ns
+    for layer in each.layers:
+        if layer.communication_ns > 0:
+            cells[layer.name, "communication"] = layer.communication_ns
+    names = list(dict.fromkeys(name for layer, name in cells if layer))
+    return layers, names, np.array([[cells.get((x, name), 0.0) / 1e6 for name in names] for x in layers])
+
+
+def _distribution(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
+    if not summary.phases:
+        return None
+    phases = [total.phase for total in summary.totals]
+    step_phases = {step.number: step.phase for step in summary.profile.steps}
+    figure, panels = new_figure("Own time of a call, by kind of block", len(phases))
+    for axes, phase in zip(panels, phases, strict=True):
+        groups: dict[str, list[float]] = defaultdict(list)
+        for span in summary.profile.spans:
+            if step_phases.get(span.step) == phase and span.exclusive_ns > 0:
+                groups[span.kind].append(span.exclusive_ns / 1e3)
+        names = sorted(groups, key=lambda name: float(np.median(groups[name])))
+        for row, name in enumerate(names, 1):
+            color, values = _color(_BUCKETS.get(name, name)), groups[name]
+            heights = row + np.random.default_rng(0).uniform(-0.25, 0.25, len(values))
+            axes.plot(values, heights, ".", markersize=4, alpha=0.45, color=color)
+            axes.plot([float(np.median(values))] * 2, [row - 0.35, row + 0.35], linewidth=2.2, color=INK)
+        axes.set_yticks(range(1, len(names) + 1), [f"{name} ({len(groups[name])})" for name in names])
+        _log_scale(axes, "x", min(map(min, groups.values())), max(map(max, groups.values())))
+        axes.set_xlabel("own time of a call (line: median), with communication in it, µs", color=MUTED)
+        axes.set_title(phase, loc="left", fontsize=10, color=INK)
+    return figure
+
+
+def _computing(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
+    if not any(each.ns(*COMMUNICATION) for each in summary.phases):
+        return None
+    phases = [total.phase for total in summary.totals]
+    figure, panels = new_figure("Computing and communication, by rank", len(phases))
+    for axes, phase in zip(panels, phases, strict=True):
+        ranks = [each for each in summary.phases if each.phase == phase]
+        parts = {"computing": [each.wall.value - each.ns(*COMMUNICATION, HOST) for each in ranks]}
+        parts |= {name: [each.ns(name) for each in ranks] for name in (*COMMUNICATION, HOST)}
+        _stacked(axes, [f"rank {each.rank}" for each in ranks], parts, 1e6)
+        axes.set_ylabel("ms a step", color=MUTED)
+        axes.set_title(phase, loc="left", fontsize=10, color=INK)
+    panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+    return figure
+
+
+def _stacked(axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[float]], divisor: float) -> None:
+    below = np.zeros(len(names))
+    for number, (part, values) in enumerate(parts.items()):
+        heights = np.array(values) / divisor
+        if heights.any():
+            color = _color(part) if part in BUCKETS else series_style(PARTS_START + number).light
+            axes.bar(names, heights, bottom=below, label=part, color=color, width=0.6)
+            below += heights
+
+
+def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
+    from matplotlib.ticker import MaxNLocator
+
+    ranks = summary.profile.memory
+    if not ranks:
+        return None
+    figure, panels = new_figure("Memory of each rank, and of each module", 2)
+    known = {
+        "parameters": [each.parameters_bytes for each in ranks],
+        "KV cache": [each.kv_cache_bytes or 0 for each in ranks],
+        "activations, most": [each.activations_bytes or 0 for each in ranks],
+    }
+    rest = [max(0, each.peak_rss_bytes - sum(column)) for each, *column in zip(ranks, *known.values(), strict=True)]
+    _stacked(panels[0], [f"rank {each.rank}" for each in ranks], known | {"rest of the peak RSS": rest}, 1e6)
+    panels[0].set_ylabel("MB", color=MUTED)
+    panels[0].legend(loc="upper left", bbox_to_anchor=(0.0, -0.08), ncols=2, frameon=False, fontsize=9)
+    for each in ranks:
+        values = [size / 1e6 for size in each.layers.values()]
+        dash = "--" if each.rank % 2 else "-"
+        panels[1].plot(range(len(values)), values, dash, marker="o", markersize=4, label=f"rank {each.rank}")
+    panels[1].set_xlabel("module, in the order of the model", color=MUTED)
+    panels[1].set_ylabel("MB, while it ran", color=MUTED)
+    panels[1].set_ylim(bottom=0)
+    panels[1].xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels[1].legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
+    phases = [total.phase for total in summary.totals if any(each.phase == total.phase for each in summary.phases)]
+    if not phases:
+        return None
+    figure, panels = new_figure("What takes longest, own time", len(phases), 5.2)
+    for axes, phase in zip(panels, phases, strict=True):
+        each = max((p for p in summary.phases if p.phase == phase), key=lambda p: p.wall.value - p.ns(*COMMUNICATION))
+        bars = [(path or "model", _KINDS.get(kind, kind), ns) for path, (kind, ns) in each.blocks.items()]
+        bars += [(name, name, each.ns(name)) for name in (*COMMUNICATION, HOST) if each.ns(name)]
+        bars = sorted(bars, key=lambda bar: bar[2])[-_MOST_BARS:]
+        colors = [_color(kind) for _, kind, _ in bars]
+        axes.barh([shortened(bar[0], 26) for bar in bars], [bar[2] / 1e6 for bar in bars], color=colors)
+        for row, bar in enumerate(bars):
+            axes.text(
+                bar[2] / 1e6, row, f" {100 * bar[2] / each.wall.value:.1f} %", va="center", fontsize=8, color=MUTED
+            )
+        axes.set_xlabel("ms a step, and share of the step", color=MUTED)
+        axes.margins(x=0.14)
+        axes.set_title(f"{phase}, rank {each.rank}", loc="left", fontsize=10, color=INK)
+    return figure
+
+
+def _bandwidth(summary: Summary, points: Sequence[SweepPoint]) -> Figure | None:
+    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    for total in summary.totals:
+        for each in total.totals.ops if total.totals else ():
+            if each.bytes and each.bus_bytes_per_s:
+                lines[f"{each.op}, {total.phase}"][each.bytes] = each.bus_bytes_per_s
+    return bandwidth_figure({**lines, **bandwidth_lines(points)})
+
+
+def bandwidth_lines(points: Sequence[SweepPoint]) -> dict[str, dict[int, float]]:
+    """Return what was sent and over what → size, bytes → rate, bytes/s, of the points of a bandwidth sweep."""
+    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    for point in points:
+        rate = point.figures.get("bus_bytes_per_s") or point.figures.get("bytes_per_s")
+        if point.sweep == "bandwidth" and rate is not None:
+            names = [str(point.values[key]) for key in ("what", "transport", "direction") if key in point.values]
+            lines[", ".join(names)][int(point.values["bytes"])] = rate.estimate
+    return lines
+
+
+def bandwidth_figure(lines: Mapping[str, Mapping[int, float]]) -> Figure | None:
+    """Return rates over sizes, a line each; None without any."""
+    if not lines:
+        return None
+    figure, (axes,) = new_figure("Bus bandwidth by size of the message, without waiting", 1, 4.8)
+    for number, (name, values) in enumerate(sorted(lines.items(), key=lambda item: -max(item[1].values()))):
+        style, sizes = series_style(number), sorted(values)
+        axes.plot(sizes, [values[size] / 1e9 for size in sizes], marker="o", label=name, color=style.light,
+                  linestyle={"solid": "-", "dash": "--", "dot": ":"}[style.dash])  # fmt: skip
+    sizes = sorted({size for values in lines.values() for size in values})
+    rates = [rate / 1e9 for values in lines.values() for rate in values.values()]
+    _log_scale(axes, "y", min(rates), max(rates))
+    axes.set_xscale("log")
+    axes.set_xticks(sizes[:: -(-len(sizes) // 8)], [format_bytes(size) for size in sizes[:: -(-len(sizes) // 8)]])
+    axes.xaxis.minorticks_off()
+    axes.set_xlabel("bytes of the message", color=MUTED)
+    axes.set_ylabel("GB/s", color=MUTED)
+    axes.grid(visible=True, color="#e4e8ee")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+    return figure
+
+
+PLOTS: dict[str, Plot] = {
+    "layer_performance_heatmap": Plot(_heatmap, "steps with spans of layers"),
+    "operation_time_distribution": Plot(_distribution, "steps with spans"),
+    "compute_vs_communication": Plot(_computing, "two ranks"),
+    "memory_usage_analysis": Plot(_memory, "memory figures"),
+    "performance_bottlenecks": Plot(_bottlenecks, "steps with spans"),
+    "bandwidth_analysis": Plot(_bandwidth, "two ranks, or a bandwidth sweep"),
+}
+"""Base name of a picture → what draws it."""

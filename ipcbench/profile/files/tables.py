@@ -1,0 +1,247 @@
+"""A profile in sentences and tables, for the terminal, README.md and the page."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from ipcbench.profile.advice import Advice, percent
+from ipcbench.profile.compare import Comparison
+from ipcbench.profile.records import Phase, Unavailable
+from ipcbench.profile.summary import BUCKETS, COMMUNICATION, WAIT, Figure, OperatorTime, PhaseSummary, Summary
+from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
+from ipcbench.render.text import aligned, paragraphs
+from ipcbench.stats.estimates import Interval
+from ipcbench.util.text import printable
+from ipcbench.util.units import format_bytes, format_duration_ns
+
+WIDTH = 110
+_MOST_RANKS = 2
+"""Of a phase, beside one another on a screen: those with most and least waiting."""
+_MOST_ADVICE = 3
+_UNITS_NS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_STEP = {"prefill": "the prompt", "decode": "a token"}
+
+
+def verdict(summary: Summary, advice: Sequence[Advice]) -> str:
+    """Return what a profile says first: how long steps take, where most of it goes, and what could save most."""
+    names: dict[Phase, str] = {
+        "decode": "A decoded token",
+        "prefill": f"the prompt of {summary.profile.setting.seq} tokens",
+    }
+    times = [
+        f"{name} takes {figure_words(found)}" for phase, name in names.items() if (found := summary.latency(phase))
+    ]
+    if not times:
+        count = len(summary.profile.calls)
+        return f"A plan of {count:,} calls without times." if summary.profile.is_planned else f"{count:,} calls."
+    said = f"{times[0][0].upper()}{', '.join(times)[1:]}."
+    last = summary.totals[-1].phase
+    ranks = [each for each in summary.phases if each.phase == last]
+    if ranks:
+        each = max(ranks, key=lambda each: each.wall.value - each.ns(*COMMUNICATION))
+        most = max(each.buckets, key=lambda part: part.ns)
+        where = f" at rank {each.rank}" if len(ranks) > 1 else ""
+        said += f" Most of {_STEP[last]} is {most.name}{where}: {percent(most.share_ratio)}."
+        waiting = max(ranks, key=lambda each: each.share(WAIT))
+        if waiting.share(WAIT) >= most.share_ratio / 2:
+            said += f" Rank {waiting.rank} waits {percent(waiting.share(WAIT))} of the time."
+    if advice and advice[0].gain_ratio is not None:
+        said += f" Most to save: {advice[0].action}"
+    return said
+
+
+def figure_words(figure: Figure) -> str:
+    """Return a time with its interval, if it has one."""
+    words = format_duration_ns(figure.value)
+    return words + interval_words(figure.interval, _UNITS_NS[words.rpartition(" ")[2]])
+
+
+def interval_words(interval: Interval | None, divisor: float = 1.0) -> str:
+    """Return ` [low, high]`; nothing for None."""
+    return "" if interval is None else f" [{number(interval.low, divisor)}, {number(interval.high, divisor)}]"
+
+
+def sentences(summary: Summary) -> Iterator[str]:
+    """Yield what the tables do not say: agreement, own cost, coverage, slow layers, speed."""
+    profile = summary.profile
+    if profile.agreement:
+        word = "at most" if profile.agreement.holds else "WRONG:"
+        yield (
+            f"The logits differ from those of one process by {word} {profile.agreement.relative_error:.1e} of the "
+            f"largest (limit {profile.agreement.limit:.0e})."
+        )
+    for total in summary.totals:
+        cost = total.overhead.ratio
+        if cost is None:
+            yield f"Own cost in {total.phase}: not known; it takes 3 repetitions with spans and 3 without."
+            continue
+        text = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*(100 * end for end in (cost.estimate, cost.low, cost.high)))
+        known = f"{text} of the time." if total.overhead.is_resolved else f"not resolvable here ({text})."
+        yield f"Own cost of the spans in {total.phase}: {known}"
+    if summary.phases:
+        least = min(summary.phases, key=lambda each: each.coverage_ratio)
+        yield f"The model's own forward covers {100 * least.coverage_ratio:.1f} % of the steps or more."
+    if summary.tokens_per_s is not None:
+        yield f"{number(summary.tokens_per_s)} tokens/s are decoded, of all sequences of the batch."
+    for each in summary.slow_layers[:2]:
+        yield (
+            f"{each.path} takes {format_duration_ns(each.ns)} at rank {each.rank} in {each.phase}, "
+            f"{format_duration_ns(each.others_ns)} at the others."
+        )
+    yield from (printable(remark) for remark in profile.remarks)
+
+
+def bucket_table(summary: Summary, most_ranks: int = 1000) -> Table:
+    """Return the parts of a step: rows are buckets, columns phases and ranks."""
+    shown: list[PhaseSummary] = []
+    for total in summary.totals:
+        ranks = sorted((p for p in summary.phases if p.phase == total.phase), key=lambda each: each.share(WAIT))
+        kept = ranks if len(ranks) <= most_ranks else [ranks[0], ranks[-1]]
+        shown += sorted(kept, key=lambda each: each.rank)
+    several = len({each.rank for each in summary.phases}) > 1
+    heads = [f"{each.phase}, rank {each.rank}" if several else each.phase for each in shown]
+    rows = [("whole step", *(_cell(each.wall.value, 1.0) for each in shown))]
+    for name in BUCKETS:
+        cells = [_cell(each.ns(name), each.share(name)) if each.ns(name) else NOT_MEASURED for each in shown]
+        if set(cells) - {NOT_MEASURED}:
+            rows.append((name, *cells))
+    return Table("Where a step goes, ms (share of the step)", make_columns(["part", *heads]), tuple(rows))
+
+
+def _cell(ns: float, share: float) -> str:
+    return f"{number(ns, 1e6)} ({100 * share:3.0f} %)"
+
+
+def layer_table(summary: Summary) -> Table:
+    """Return every layer's time without communication."""
+    several = len({each.rank for each in summary.phases}) > 1
+    heads = [f"{each.phase}, rank {each.rank}" if several else each.phase for each in summary.phases]
+    names = dict.fromkeys(layer.name for each in summary.phases for layer in each.layers)
+    times = [{layer.name: layer.figure for layer in each.layers} for each in summary.phases]
+    rows = [
+        (printable(name), *(_with_interval(found[name]) if name in found else NOT_MEASURED for found in times))
+        for name in names
+    ]
+    return Table("Layers without communication, ms a step", make_columns(["layer", *heads]), tuple(rows))
+
+
+def _with_interval(figure: Figure) -> str:
+    return number(figure.value, 1e6) + interval_words(figure.interval, 1e6)
+
+
+def operator_table(summary: Summary) -> Table:
+    """Return operators by kind of block, over all layers, at the rank with the longest times."""
+    rows = []
+    for total in summary.totals:
+        ranks = [each for each in summary.phases if each.phase == total.phase and each.operators]
+        if not ranks:
+            continue
+        each = max(ranks, key=lambda each: sum(operator.ns for operator in each.operators))
+        groups: dict[tuple[str, str], list[OperatorTime]] = defaultdict(list)
+        for operator in each.operators:
+            block = operator.path.rpartition(".")[2]
+            block = "layer" if block.isdigit() else block or "model"
+            groups[block, operator.bucket].append(operator)
+        for (block, bucket), found in sorted(groups.items(), key=lambda item: -sum(row.ns for row in item[1])):
+            ns = sum(row.ns for row in found)
+            flops, size = _sum(row.flops for row in found), _sum(row.bytes for row in found)
+            rates = [NOT_MEASURED if value is None or not ns else number(value / ns) for value in (flops, size)]
+            where = f"{each.phase}, rank {each.rank}"
+            rows.append(
+                (f"{printable(block)}: {bucket}", where, number(ns, 1e6), percent(ns / each.wall.value), *rates)
+            )
+    heads = ["operators", "where", "ms", "share", "GFLOP/s", "GB/s"]
+    return Table("Operators in a step, over all layers", make_columns(heads, left=(0, 1)), tuple(rows))
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def call_table(summary: Summary) -> Table:
+    """Return communication by operation and size, over all ranks and steps."""
+    rows = []
+    for total in summary.totals:
+        for each in total.totals.ops if total.totals else ():
+            times = [number(each.wait_ns, 1e3 * each.count), number(each.transfer_ns, 1e3 * each.count)]
+            rates = [number(each.algorithm_bytes_per_s, 1e9), number(each.bus_bytes_per_s, 1e9)]
+            size = format_bytes(each.bytes)
+            rows.append((each.op, total.phase, size, str(each.ranks_count), f"{each.count:,}", *times, *rates))
+    heads = ["operation", "phase", "size", "ranks", "calls", "wait, µs", "transfer, µs", "GB/s", "bus GB/s"]
+    return Table("Communication calls, mean of each", make_columns(heads, left=(0, 1)), tuple(rows))
+
+
+def memory_table(summary: Summary) -> Table:
+    """Return the memory of each rank."""
+    rows = [
+        (
+            str(each.rank),
+            *(
+                number(size, 1e6)
+                for size in (
+                    each.parameters_bytes, each.kv_cache_bytes, each.activations_bytes, each.peak_rss_bytes,
+                    each.allocated_bytes, each.reserved_bytes, each.peak_allocated_bytes,
+                )
+            ),
+        )
+        for each in summary.profile.memory
+    ]  # fmt: skip
+    heads = ["rank", "parameters", "KV cache", "activations", "peak RSS", "GPU allocated", "GPU reserved", "GPU peak"]
+    if all(each.allocated_bytes is None for each in summary.profile.memory):
+        heads, rows = heads[:5], [row[:5] for row in rows]
+    return Table("Memory, MB", make_columns(heads), tuple(rows))
+
+
+def tables_of(summary: Summary) -> dict[str, Table]:
+    """Return name → table, of all tables of a profile; one without rows is of what it does not have."""
+    return {
+        "parts": bucket_table(summary), "layers": layer_table(summary), "operators": operator_table(summary),
+        "calls": call_table(summary), "memory": memory_table(summary),
+    }  # fmt: skip
+
+
+def advice_lines(advice: Sequence[Advice]) -> list[str]:
+    """Return what rules found, a line each."""
+    return [
+        f"{each.action} {each.evidence}"
+        + ("" if each.gain_ratio is None else f" At most {percent(each.gain_ratio)} can be saved.")
+        + f" (Rule: {each.threshold}.)"
+        for each in advice
+    ]
+
+
+def unavailable_table(missing: Sequence[Unavailable]) -> Table:
+    """Return what could not be had, with what it needs."""
+    rows = tuple((each.what, each.needs) for each in missing)
+    return Table("Not available here", make_columns(["figure", "needs"], left=(0, 1)), rows)
+
+
+def comparison_lines(comparison: Comparison, most_rows: int = 30) -> list[str]:
+    """Return a comparison as text, what differs first."""
+    rows = sorted(comparison.rows, key=lambda row: (row.rank is not None, row.verdict == "no clear difference"))
+    shown = []
+    for row in rows[:most_rows]:
+        name = f"{row.phase}{'' if row.rank is None else f' {row.rank}'}: {printable(row.name)}"
+        ratio = NOT_MEASURED if row.ratio is None else number(row.ratio.estimate) + interval_words(row.ratio)
+        shown.append((name, number(row.a.value, 1e6), number(row.b.value, 1e6), ratio, row.verdict))
+    heads = ["figure", "a, ms", "b, ms", "b / a", "b is"]
+    table = Table("b against a", make_columns(heads, left=(0, 4)), tuple(shown))
+    different = sum(row.verdict != "no clear difference" for row in rows)
+    said = f"{different} of {len(rows)} figures differ clearly."
+    rest = [f"{len(rows) - most_rows} more rows are not shown."] if len(rows) > most_rows else []
+    return [*paragraphs([said], WIDTH), "", *aligned(table), *rest, *paragraphs(comparison.remarks, WIDTH)]
+
+
+def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
+    """Return a profile on one screen: at most 30 lines of 110 columns, the verdict first."""
+    lines = paragraphs([verdict(summary, advice)], WIDTH)
+    if summary.phases:
+        lines += ["", *aligned(bucket_table(summary, _MOST_RANKS))]
+    missing = "; ".join(f"{each.what} ({each.needs})" for each in summary.profile.unavailable)
+    rest = [*(f"{number + 1}. {each.action} {each.evidence}" for number, each in enumerate(advice[:_MOST_ADVICE])),
+            *sentences(summary)]  # fmt: skip
+    last = paragraphs([f"Not available here: {missing}."], WIDTH)[:2] if missing else []
+    room = 30 - len(lines) - len(last) - 1
+    return [*lines, "", *paragraphs(rest, WIDTH)[:room], *last]
