@@ -79,17 +79,22 @@ class RMSNorm(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Cosines and sines of the positions, each (tokens, head_dim)."""
+    """Cosines and sines of positions, from tables that are made once and grow when they must."""
 
     def __init__(self, head_dim: int) -> None:
         super().__init__()
         self.head_dim = head_dim
+        self._tables: tuple[torch.Tensor, ...] = ()
 
     def forward(self, start: int, count: int, like: torch.Tensor) -> Turns:
-        exponents = torch.arange(0, self.head_dim, 2, device=like.device, dtype=torch.float32) / self.head_dim
-        positions = torch.arange(start, start + count, device=like.device, dtype=torch.float32)
-        angles = torch.outer(positions, _ROPE_BASE**-exponents).repeat(1, 2)
-        return angles.cos().to(like.dtype), angles.sin().to(like.dtype)
+        end = start + count
+        if not self._tables or self._tables[0].shape[0] < end:
+            exponents = torch.arange(0, self.head_dim, 2, device=like.device, dtype=torch.float32) / self.head_dim
+            positions = torch.arange(2 * end, device=like.device, dtype=torch.float32)
+            angles = torch.outer(positions, _ROPE_BASE**-exponents).repeat(1, 2)
+            self._tables = (angles.cos().to(like.dtype), angles.sin().to(like.dtype))
+        cosines, sines = self._tables
+        return cosines[start:end], sines[start:end]
 
 
 def _rotated(heads: torch.Tensor, cosines: torch.Tensor, sines: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,7 @@ class Runner(nn.Module):
 
     Attributes:
         first_layer: number in the whole model of the first of its layers.
-        module: what spans wrap.
+        cache_bytes: of the keys and values of all tokens; None of the user's own model.
     """
 
     def __init__(self, loaded: Loaded, setting: Setting, rank: int = 0, device: torch.device | None = None) -> None:
@@ -129,7 +129,7 @@ def require_memory(setting: Setting) -> None:
     for rank in range(plan.world):
         if device_of(setting, rank) == device:
             part = Runner(load(setting, is_meta=True), setting, rank, torch.device("meta"))
-            needed += part.parameters_bytes + part.cache_bytes
+            needed += part.parameters_bytes + (part.cache_bytes or 0)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_bytes()
     if needed > free:
         sizes = [f"{format_significant(size / 2**30)} GiB" for size in (needed, free)]
@@ -176,8 +176,10 @@ def take_cache(facts: Model, setting: Setting, plan: Plan, rank: int, like: torc
     return Cache(layers, batch, setting.seq + setting.tokens, (heads, facts.head_dim), like)
 
 
-def _cache_bytes(facts: Model | None, setting: Setting, plan: Plan, rank: int) -> int:
-    if facts is None or (plan.is_split and rank == 1):
+def _cache_bytes(facts: Model | None, setting: Setting, plan: Plan, rank: int) -> int | None:
+    if facts is None:
+        return None
+    if plan.is_split and rank == split.SERVER:
         return 0
     elements = 2 * len(plan.layers(facts, rank)) * setting.batch * facts.key_value_size // plan.tp
     return elements * (setting.seq + setting.tokens) * int(DTYPES[setting.dtype].itemsize)

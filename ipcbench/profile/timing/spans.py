@@ -134,4 +134,5 @@ class _Events:
         return read
 
     def _time_ns(self, event: Any) -> int:
-        return self._origin_ns + round(self._origin.elapsed_time(event) * 1e6)  # ms
+        elapsed_ms: float = self._origin.elapsed_time(event)
+        return self._origin_ns + round(elapsed_ms * 1e6)

@@ -1,0 +1,77 @@
+"""What an operator of torch is for, from its name and the module that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from ipcbench.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One use of an operator.
+
+    Attributes:
+        operator: as torch names it: `aten::addmm`.
+        module: path of the innermost module around it: `layers.3.self_attn.q_proj`.
+        kind: of the innermost block around it: `attention`.
+        follows_softmax: whether that block has taken a softmax before.
+    """
+
+    operator: str
+    module: str
+    kind: str
+    follows_softmax: bool = False
+
+
+Matches: TypeAlias = Callable[[Use], bool]
+
+_LINEARS: Final = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj"), "qkv"),
+    **dict.fromkeys(("gate_proj", "up_proj", "gate_up_proj"), "gate_up"),
+    "o_proj": "output",
+    "down_proj": "down",
+}
+_COMMUNICATION: Final = ("c10d", "gloo:", "nccl:", "record_param_comms")
+_PRODUCTS: Final = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::mm")
+_TURNS: Final = ("aten::neg", "aten::cat", "aten::chunk", "aten::split", "aten::add", "aten::mul")
+_own: dict[str, Matches] = {}
+
+
+def register_bucket(name: str, matches: Matches) -> None:
+    """Add a bucket of one's own, which is asked before those that there are; a name that is taken is given anew.
+
+    Args:
+        name: as it is shown.
+        matches: whether a use of an operator belongs to it.
+
+    Raises:
+        ConfigError: the name is empty.
+    """
+    if not name:
+        raise ConfigError("bucket", name, "a name")
+    _own[name] = matches
+
+
+def bucket(use: Use) -> str:
+    """Return the bucket of one use of an operator; `other` where none fits."""
+    for name, matches in _own.items():
+        if matches(use):
+            return name
+    leaf = use.module.rpartition(".")[2]
+    if any(word in use.operator for word in _COMMUNICATION):
+        return "communication"
+    if leaf in _LINEARS:
+        return _LINEARS[leaf]
+    if "norm" in leaf or "rotary" in leaf:
+        return "norms" if "norm" in leaf else "rope"
+    return _of_attention(use) if use.kind == "attention" else "activation" if use.kind == "mlp" else "other"
+
+
+def _of_attention(use: Use) -> str:
+    """Return the bucket of what attention does beside its linear layers and norms."""
+    if use.operator in _TURNS and not use.follows_softmax:
+        return "rope"
+    return "scores" if use.operator in _PRODUCTS and not use.follows_softmax else "attention"

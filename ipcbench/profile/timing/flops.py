@@ -1,0 +1,121 @@
+"""FLOPs and bytes of each block's operators from shapes: on `meta`, in no step that is timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import flop_registry
+
+from ipcbench.profile.model.loading import load, prompt
+from ipcbench.profile.model.parallel import Runner
+from ipcbench.profile.records import Phase, Setting
+from ipcbench.profile.timing.blocks import BLOCKS, Forward, Target, around, targets
+from ipcbench.profile.timing.buckets import Use, bucket
+from ipcbench.profile.timing.dispatch import Watch, tensors
+
+
+@dataclass(slots=True)
+class Work:
+    """What operators of one bucket do in one step.
+
+    Attributes:
+        flops: None if no operator of it has any that torch knows.
+        bytes: read and written, if nothing is cached; views are none.
+    """
+
+    flops: int | None = None
+    bytes: int = 0
+
+
+def count(setting: Setting, rank: int, phase: Phase) -> dict[tuple[str, str], Work]:
+    """Return the work of one step of a rank by (path of the block, bucket), of any model whose shapes are known.
+
+    Of the decoding steps it is the one in the middle. Nothing is allocated, and nothing sent.
+
+    Raises:
+        ConfigError: the model cannot be run, or not be divided so.
+    """
+    loaded = load(setting, is_meta=True)
+    if loaded.facts is None:
+        return {}
+    meta = torch.device("meta")
+    runner = Runner(loaded, setting, rank, meta)
+    ids = prompt(setting, 2).to(meta)
+    position = setting.seq + setting.tokens // 2
+    runner.prefill(ids[:, :position])  # transformers' cache has its length from it
+    if phase == "prefill":
+        return counted(lambda: runner.prefill(ids[:, : setting.seq]), runner)
+    return counted(lambda: runner.decode(ids[:, :1], position), runner)
+
+
+def counted(run: Callable[[], object], module: nn.Module) -> dict[tuple[str, str], Work]:
+    """Run one step, on any device, and return its work by (path of the block, bucket)."""
+    counter = _Counter()
+    with torch.inference_mode(), around(targets(module, "module"), counter.followed), counter:
+        run()
+    return counter.work
+
+
+def _add(total: Work, flops: int | None, size: int) -> None:
+    total.bytes += size
+    if flops is not None:
+        total.flops = (total.flops or 0) + flops
+
+
+class _Counter(Watch):
+    """Sees each operator that runs, and knows the module that is running."""
+
+    whole = (*flop_registry, torch.ops.aten.scaled_dot_product_attention)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.work: dict[tuple[str, str], Work] = {}
+        self._block: Target | None = None
+        self._use = Use("", "", "")
+
+    def followed(self, target: Target, forward: Forward) -> Forward:
+        """Return a forward pass that says where it is."""
+
+        def following(*args: Any, **kwargs: Any) -> Any:
+            before = self._block, self._use
+            if target.kind in BLOCKS:
+                self._block, self._use = target, Use("", target.path, target.kind)
+            else:
+                self._use = replace(self._use, module=target.path)
+            try:
+                return forward(*args, **kwargs)
+            finally:
+                self._block, self._use = before
+
+        return following
+
+    def ran(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
+        name = str(operator.overloadpacket).replace(".", "::", 1)
+        if "softmax" in name:
+            self._use = replace(self._use, follows_softmax=True)
+        if self._block is None or _is_view(operator):
+            return
+        is_sdpa = operator.overloadpacket is torch.ops.aten.scaled_dot_product_attention
+        formula = _attention_flops if is_sdpa else flop_registry.get(operator.overloadpacket)
+        flops = None if formula is None else int(formula(*args, **kwargs, out_val=result))
+        size = sum(_bytes(tensor) for tensor in tensors((args, kwargs, result)))
+        use = replace(self._use, operator=name)
+        _add(self.work.setdefault((self._block.path, bucket(use)), Work()), flops, size)
+
+
+def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_args: Any, **_kwargs: Any) -> int:
+    """Return the FLOPs of both products, also of pairs that a causal mask hides."""
+    return 4 * query.numel() * key.shape[-2]
+
+
+def _is_view(operator: Any) -> bool:
+    return any(item.alias_info is not None and not item.alias_info.is_write for item in operator._schema.returns)
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """Return the bytes of a tensor; one that is expanded has no more than what it is a view of."""
+    return int(min(tensor.nbytes, tensor.untyped_storage().nbytes()))
