@@ -7,7 +7,7 @@ from __future__ import annotations
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, Final, TypeAlias
 
 from ipcbench.backend import Address, Endpoint, Reader, Writer
@@ -96,6 +96,7 @@ class Mesh(Endpoint):
         self._writers: dict[int, Writer] = {}
         self._readers: dict[int, Reader] = {}
         self._unsent: dict[int, deque[tuple[memoryview, int]]] = {}
+        self._ahead: dict[int, deque[memoryview]] = {}
         with ExitStack() as undo:
             undo.callback(self.close)
             for address in map(Address.from_dict, addresses):  # in the same order at each rank, as mpiexec demands
@@ -118,26 +119,32 @@ class Mesh(Endpoint):
             PeerLost: the peer's process has ended.
             TransportTimeout: it took nothing within `stall_s`.
         """
+        self.start_send(peer, buffer)
         self.flush(peer)
-        view = _bytes(buffer)
-        for begin in self._begins(len(view)):
-            self._write(peer, view[begin : begin + self.piece_bytes])
 
     def start_send(self, peer: int, buffer: Any) -> None:
         """Send as much of a message as there is room for; `flush`, or waiting for a message, sends the rest. The buffer
         must not change before `flush` has returned.
         """
         self._unsent.setdefault(peer, deque()).append((_bytes(buffer), 0))
-        self._send_some(peer)
+        self._send_some(peer, 0)
+
+    def is_sending(self, peer: int) -> bool:
+        """Return whether something to the peer has been started and not been handed over."""
+        return peer in self._unsent
 
     def flush(self, peer: int) -> None:
-        """Wait until every message to the peer that was started has been handed over."""
-        unsent = self._unsent.get(peer)
-        while unsent:
-            view, begin = unsent.popleft()
-            for start in self._begins(len(view))[begin // self.piece_bytes :]:
-                self._write(peer, view[start : start + self.piece_bytes])
-        self._unsent.pop(peer, None)
+        """Wait until every message to the peer that was started has been handed over. Meanwhile, what comes in is kept:
+        two ranks may send to each other before they receive.
+        """
+        deadline = deadline_ns(self._stall_s)
+        while peer in self._unsent:
+            if self._send_some(peer, _LOOK_S):
+                deadline = deadline_ns(self._stall_s)
+            elif not remaining_s(deadline):
+                raise TransportTimeout(f"rank {peer} took nothing within {self._stall_s:g} s")
+            for source in self._readers if peer in self._unsent else ():
+                self._read_ahead(source)
 
     def receive(self, peer: int, size_bytes: int, take: Take) -> None:
         """Wait for a message of this size, and have its pieces taken one by one.
@@ -199,48 +206,55 @@ class Mesh(Endpoint):
         except TransportTimeout as error:
             raise TransportTimeout(f"rank {peer} took nothing within {self._stall_s:g} s") from error
 
-    def _read(self, peer: int, begin: int, size_bytes: int, take: Take) -> None:
-        reader = self._readers[peer]
+    def _send_some(self, peer: int, timeout_s: float) -> bool:
+        """Hand over what there is room for; return whether there was for a piece."""
+        unsent, has_sent = self._unsent[peer], False
         try:
-            piece = reader.read(self._stall_s) if not self._unsent else self._read_while_sending(reader)
+            while unsent:
+                view, begin = unsent[0]
+                self._writers[peer].write(view[begin : begin + self.piece_bytes], timeout_s)
+                unsent[0], has_sent = (view, begin + self.piece_bytes), True
+                if begin + self.piece_bytes >= len(view):
+                    unsent.popleft()
+        except TransportTimeout:
+            return has_sent
         except (PeerLost, EndOfStream) as error:
             raise _lost(peer, error) from error
-        except TransportTimeout as error:
-            raise TransportTimeout(f"rank {peer} sent nothing within {self._stall_s:g} s") from error
+        del self._unsent[peer]
+        return True
+
+    def _read(self, peer: int, begin: int, size_bytes: int, take: Take) -> None:
+        """Wait for the piece that begins there, and have it taken."""
+        is_ahead = bool(self._ahead.get(peer))
+        piece = self._ahead[peer].popleft() if is_ahead else self._next(peer)
         if len(piece) != min(self.piece_bytes, size_bytes - begin):
             raise IntegrityError(
                 f"rank {peer} sent {len(piece):,} bytes at {begin:,} of a message of {size_bytes:,}: the ranks do not "
                 "call the same operations in the same order"
             )
         take(begin, piece)
-        reader.release()
+        if not is_ahead:
+            self._readers[peer].release()
 
-    def _read_while_sending(self, reader: Reader) -> memoryview:
+    def _next(self, peer: int) -> memoryview:
         deadline = deadline_ns(self._stall_s)
         while True:
-            for peer in tuple(self._unsent):
-                self._send_some(peer)
+            for other in tuple(self._unsent):
+                self._send_some(other, 0)
             try:
-                return reader.read(_LOOK_S if self._unsent else remaining_s(deadline))
-            except TransportTimeout:
+                return self._readers[peer].read(_LOOK_S if self._unsent else self._stall_s)
+            except TransportTimeout as error:
                 if not remaining_s(deadline):
-                    raise
+                    raise TransportTimeout(f"rank {peer} sent nothing within {self._stall_s:g} s") from error
+            except (PeerLost, EndOfStream) as error:
+                raise _lost(peer, error) from error
 
-    def _send_some(self, peer: int) -> None:
-        """Hand over what there is room for now."""
-        unsent = self._unsent[peer]
-        try:
-            while unsent:
-                view, begin = unsent[0]
-                self._writers[peer].write(view[begin : begin + self.piece_bytes], 0)
-                unsent[0] = view, begin + self.piece_bytes
-                if begin + self.piece_bytes >= len(view):
-                    unsent.popleft()
-        except TransportTimeout:
-            return
-        except (PeerLost, EndOfStream) as error:
-            raise _lost(peer, error) from error
-        del self._unsent[peer]
+    def _read_ahead(self, peer: int) -> None:
+        """Keep a piece that has come in, if there is one; who waits for it finds out if the peer has ended."""
+        with suppress(TransportTimeout, PeerLost, EndOfStream):
+            piece = memoryview(bytes(self._readers[peer].read(0)))
+            self._readers[peer].release()
+            self._ahead.setdefault(peer, deque()).append(piece)
 
     def close(self) -> None:
         while self._writers:

@@ -1,0 +1,438 @@
+"""torch's process group over a mesh, or around gloo or NCCL; both record every call, whoever makes it: functions of
+`torch.distributed`, functional collectives, DTensor, or `batch_isend_irecv`. Imports torch.
+
+torch calls a Python process group experimental: the names of its methods have changed from 2.11 to 2.13, and both are
+bound here.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from typing import Any, Final
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ipcbench.errors import ConfigError
+from ipcbench.profile.comm.collectives import Bytes, Fold, Team, folding
+from ipcbench.profile.comm.mesh import Mesh
+from ipcbench.profile.comm.recorder import Recorder
+
+_NAME: Final = "ipcbench"
+_OWN: Final = ("gloo", "nccl")
+"""Transports that torch brings along."""
+
+_UFUNCS: Final = {"SUM": np.add, "AVG": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
+_FOLDS: Final[Mapping[str, Any]] = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+}
+
+_OPS: Final[Mapping[str, tuple[str, int]]] = {
+    "allreduce": ("all_reduce", 0),
+    "allreduce_coalesced": ("all_reduce", 0),
+    "broadcast": ("broadcast", 0),
+    "allgather": ("all_gather", 0),
+    "_allgather_base": ("all_gather", 0),
+    "all_gather_single": ("all_gather", 0),
+    "allgather_into_tensor_coalesced": ("all_gather", 0),
+    "all_gather_single_coalesced": ("all_gather", 0),
+    "reduce_scatter": ("reduce_scatter", 1),
+    "_reduce_scatter_base": ("reduce_scatter", 1),
+    "reduce_scatter_single": ("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1),
+    "reduce_scatter_single_coalesced": ("reduce_scatter", 1),
+    "scatter": ("scatter", 0),
+    "gather": ("gather", 1),
+    "alltoall": ("all_to_all", 1),
+    "alltoall_base": ("all_to_all", 1),
+    "all_to_all_single": ("all_to_all", 1),
+    "send": ("send", 0),
+    "recv": ("recv", 0),
+}
+"""Method → operation, and which of its arguments has the tensors whose bytes count."""
+_FORMER: Final = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+}
+"""Method of torch 2.13 → what it was called before."""
+
+
+class _Work(dist.Work):
+    """A call that is complete, or will be once it has been waited for."""
+
+    def __init__(self, finish: Callable[[], Any] | None = None) -> None:
+        super().__init__()
+        self._finish = finish
+
+    def wait(self, timeout: Any = None) -> bool:
+        if self._finish is not None:
+            finish, self._finish = self._finish, None
+            finish()
+        return True
+
+    def is_completed(self) -> bool:
+        return self._finish is None
+
+
+class Group(dist.ProcessGroup):
+    """Makes calls and records them.
+
+    Args:
+        calls: has torch's methods: a group of gloo or NCCL, or `_OverMesh`.
+        rank: of this process in the group.
+        ranks: members of the group.
+        recorder: where calls are noted. Over NCCL, times are those of the host: when work was handed to the device.
+    """
+
+    def __init__(self, calls: Any, rank: int, ranks: tuple[int, ...], recorder: Recorder) -> None:
+        super().__init__(rank, len(ranks))  # type: ignore[call-arg] # as of a Python group
+        self._calls, self._place, self._ranks, self._recorder = calls, rank, ranks, recorder
+        self._own_name = self._description = ""
+
+    def getBackendName(self) -> str:  # noqa: N802 - torch's name, as all that follow
+        return _NAME
+
+    def getRank(self) -> int:  # noqa: N802
+        return self._place
+
+    def getSize(self) -> int:  # noqa: N802
+        return len(self._ranks)
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        self._own_name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        return self._own_name
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802
+        self._description = text
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        return self._description
+
+    def barrier(self, opts: Any = None) -> dist.Work:
+        row = self._recorder.enter("barrier", self._ranks, 0, "")
+        return self._done(row, self._calls.barrier(opts) if opts is not None else self._calls.barrier())
+
+    def _call(self, name: str, *arguments: Any) -> dist.Work:
+        op, counted = _OPS[name]
+        tensors = _tensors(arguments[counted])
+        size_bytes = sum(tensor.nbytes for tensor in tensors)
+        ranks = self._ranks
+        if op in {"scatter", "gather"}:
+            size_bytes *= len(ranks)
+        elif op == "send":
+            ranks = self._ranks[self._place], self._ranks[arguments[1]]
+        elif op == "recv":
+            ranks = self._ranks[arguments[1]], self._ranks[self._place]
+        row = self._recorder.enter(op, ranks, size_bytes, str(tensors[0].dtype).removeprefix("torch."))
+        return self._done(row, getattr(self._calls, name)(*arguments))
+
+    def _done(self, row: list[Any] | None, work: Any) -> dist.Work:
+        """Return the work of a call. Its end is noted once it has been waited for, or now if it is complete."""
+        if work is None:
+            self._recorder.leave(row)
+            return _Work()
+        return _Work(partial(self._finish, row, work))
+
+    def _finish(self, row: list[Any] | None, work: Any) -> None:
+        work.wait()
+        self._recorder.leave(row)
+
+
+def _bind(name: str) -> Callable[..., dist.Work]:
+    def method(self: Group, *arguments: Any) -> dist.Work:
+        return self._call(name, *arguments)
+
+    return method
+
+
+for _method in _OPS:
+    setattr(Group, _method, _bind(_method))
+
+
+class _Inner:
+    """A group of torch's own, whichever names its methods have."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def __getattr__(self, name: str) -> Any:
+        former = _FORMER.get(name, name)
+        return getattr(self._group, name if hasattr(self._group, name) else former)
+
+
+class _Wire:
+    """A mesh, and the messages that a rank has said it will receive, in the order in which their senders send them."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.mesh = mesh
+        self._expected: dict[int, deque[tuple[object, Callable[[], None]]]] = {}
+
+    def expect(self, peer: int, receive: Callable[[], None]) -> Callable[[], None]:
+        """Return what waits for the next message of a peer."""
+        token = object()
+        self._expected.setdefault(peer, deque()).append((token, receive))
+        return partial(self._await, peer, token)
+
+    def settle(self) -> None:
+        """Receive all that is expected: collective operations come after it."""
+        while self._expected:
+            self._await(next(iter(self._expected)), None)
+
+    def _await(self, peer: int, token: object) -> None:
+        """Receive from a peer until the message with this token has come, or all have."""
+        expected = self._expected.get(peer, deque())
+        while expected and (token is None or any(known is token for known, _ in expected)):
+            expected.popleft()[1]()
+        if not expected:
+            self._expected.pop(peer, None)
+
+
+class _OverMesh:
+    """torch's methods over a mesh. Only `send` and `recv` return anything: work to be waited for."""
+
+    def __init__(self, wire: _Wire, ranks: tuple[int, ...]) -> None:
+        self._wire, self._team = wire, Team(wire.mesh, ranks)
+
+    def allreduce(self, tensors: Any, opts: Any = None) -> None:
+        for tensor in tensors:
+            with _OnHost(tensor) as host:
+                self._ready().all_reduce(host.bytes, _fold(tensor.dtype, _op(opts)))
+            self._average(tensor, opts)
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: Any, opts: Any) -> None:
+        for tensor in tensors:
+            with _OnHost(tensor) as host:
+                self._ready().broadcast(host.bytes, opts.rootRank)
+
+    def allgather(self, outs: Any, tensors: Any, _: Any = None) -> None:
+        for parts, own in zip(outs, tensors, strict=True):
+            with _OnHost(own) as host, _OnHost(*parts) as into:
+                self._ready().all_gather(host.bytes, into.all)
+
+    def _allgather_base(self, out: Any, own: Any, _: Any = None) -> None:
+        self.allgather([out.view(-1).chunk(self._team.size)], [own])
+
+    all_gather_single = _allgather_base
+
+    def all_gather_single_coalesced(self, outs: Any, tensors: Any, _: Any = None) -> None:
+        for out, own in zip(outs, tensors, strict=True):
+            self._allgather_base(out, own)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(self, outs: Any, inputs: Any, opts: Any = None) -> None:
+        for own, parts in zip(outs, inputs, strict=True):
+            with _OnHost(*parts) as host, _OnHost(own) as into:
+                self._ready().reduce_scatter(host.all, into.bytes, _fold(own.dtype, _op(opts)))
+            self._average(own, opts)
+
+    def _reduce_scatter_base(self, out: Any, whole: Any, opts: Any = None) -> None:
+        self.reduce_scatter([out], [whole.contiguous().view(-1).chunk(self._team.size)], opts)
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def reduce_scatter_single_coalesced(self, outs: Any, inputs: Any, opts: Any = None) -> None:
+        for out, whole in zip(outs, inputs, strict=True):
+            self._reduce_scatter_base(out, whole, opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def scatter(self, outs: Any, inputs: Any, opts: Any) -> None:
+        parts = inputs[0] if inputs else []
+        with _OnHost(*parts) as host, _OnHost(*outs) as into:
+            self._ready().scatter(host.all, into.bytes, opts.rootRank)
+
+    def gather(self, outs: Any, tensors: Any, opts: Any) -> None:
+        parts = outs[0] if outs else []
+        with _OnHost(*tensors) as host, _OnHost(*parts) as into:
+            self._ready().gather(host.bytes, into.all, opts.rootRank)
+
+    def alltoall(self, outs: Any, inputs: Any, _: Any = None) -> None:
+        with _OnHost(*inputs) as host, _OnHost(*outs) as into:
+            self._ready().all_to_all(host.all, into.all)
+
+    def all_to_all_single(self, out: Any, whole: Any, out_sizes: Any, sizes: Any, _: Any = None) -> None:
+        of_out, of_whole = (
+            tensor.split(list(lengths)) if len(lengths) else tensor.chunk(self._team.size)
+            for tensor, lengths in ((out, out_sizes), (whole, sizes))
+        )
+        self.alltoall(of_out, of_whole)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, _: Any = None) -> None:
+        self._ready().barrier()
+
+    def send(self, tensors: Any, to: int, _: int = 0) -> _Work | None:
+        peer, mesh = self._team.ranks[to], self._wire.mesh
+        host = _OnHost(*tensors).__enter__()
+        mesh.start_send(peer, host.bytes)
+        return _Work(partial(self._sent, peer, host)) if mesh.is_sending(peer) else None
+
+    def _sent(self, peer: int, _host: _OnHost) -> None:
+        """Wait for what was sent, of which the host's copy is kept until then."""
+        self._wire.mesh.flush(peer)
+
+    def recv(self, tensors: Any, source: int, _: int = 0) -> _Work:
+        peer = self._team.ranks[source]
+
+        def receive() -> None:
+            with _OnHost(*tensors) as into:
+                self._wire.mesh.receive_into(peer, into.bytes)
+
+        return _Work(self._wire.expect(peer, receive))
+
+    def _ready(self) -> Team:
+        self._wire.settle()
+        return self._team
+
+    def _average(self, tensor: Any, opts: Any) -> None:
+        if _op(opts) == "AVG":
+            tensor.div_(self._team.size)
+
+
+class _OnHost:
+    """Tensors as bytes in the host's memory: their own where possible, else copies, pinned for a GPU's, which are
+    copied back in the end.
+
+    Attributes:
+        all: the bytes of each.
+    """
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self._copies = [(tensor, _copy(tensor)) for tensor in tensors]
+        self.all: list[Bytes] = [copy.detach().view(-1).view(torch.uint8).numpy() for _, copy in self._copies]
+
+    @property
+    def bytes(self) -> Bytes:
+        """Return the bytes of the only one."""
+        (alone,) = self.all
+        return alone
+
+    def __enter__(self) -> _OnHost:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        for tensor, copy in self._copies if kind is None else ():
+            if copy is not tensor:
+                tensor.copy_(copy)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_cuda:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+    return tensor.contiguous()
+
+
+def _tensors(argument: Any) -> list[torch.Tensor]:
+    """Return the tensors of an argument: one, or lists of some."""
+    if isinstance(argument, torch.Tensor):
+        return [argument]
+    return [tensor for item in argument for tensor in _tensors(item)]
+
+
+def _op(opts: Any) -> str:
+    op = getattr(opts, "reduceOp", None)
+    return "SUM" if op is None else str(getattr(op, "op", op)).rpartition(".")[2]
+
+
+@cache
+def _fold(dtype: torch.dtype, op: str) -> Fold:
+    if op not in _UFUNCS:
+        raise ConfigError("reduction", op, tuple(_UFUNCS))
+    name = str(dtype).removeprefix("torch.")
+    if name not in {"bfloat16", "float16"}:  # numpy has none, or a slow one
+        return folding(_UFUNCS[op], name)
+
+    def fold(into: Bytes, piece: memoryview) -> None:
+        target = torch.from_numpy(into).view(dtype)
+        _FOLDS[op](target, torch.frombuffer(bytearray(piece), dtype=dtype), out=target)
+
+    return fold
+
+
+class _Running:
+    """The default process group of this process, as `start` made it."""
+
+    def __init__(self, transport: str, recorder: Recorder, mesh: Mesh | None) -> None:
+        self.transport, self.recorder, self.mesh = transport, recorder, mesh
+        self.wire = _Wire(mesh) if mesh is not None else None
+
+    def group(self, options: Any) -> Group:
+        """Make a group; torch calls this for the default one and for every other."""
+        ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+        rank, size = options.group_rank, options.group_size
+        if self.wire is not None:
+            return Group(_OverMesh(self.wire, ranks), rank, ranks, self.recorder)
+        torch_own: Any = dist
+        kinds, store = dist.ProcessGroup.BackendType, options.store
+        if self.transport == "gloo":
+            made, kind, device = torch_own.ProcessGroupGloo(store, rank, size, options.timeout), kinds.GLOO, "cpu"
+        else:
+            nccl = torch_own.ProcessGroupNCCL
+            made, kind, device = nccl(store, rank, size, nccl.Options()), kinds.NCCL, "cuda"
+        inner = dist.ProcessGroup(store, rank, size)
+        inner._set_default_backend(kind)
+        inner._register_backend(torch.device(device), kind, made)
+        return Group(_Inner(inner), rank, ranks, self.recorder)
+
+
+_running: _Running | None = None
+
+
+def _make(options: Any, _: Any = None) -> Group:
+    assert _running is not None  # noqa: S101 - `start` sets it before torch makes a group
+    return _running.group(options)
+
+
+def start(
+    transport: str,
+    rank: int,
+    world: int,
+    addresses: Sequence[Mapping[str, Any]],
+    init_method: str,
+    recorder: Recorder,
+) -> None:
+    """Make this process's default process group, of which the recorder notes every call.
+
+    Args:
+        transport: `gloo`, `nccl`, or the backend of the mesh.
+        rank: of this process.
+        world: ranks.
+        addresses: of the mesh; none for gloo and NCCL.
+        init_method: where ranks find each other, as torch takes it: `file://…`, or `env://` under torchrun.
+        recorder: of this rank.
+
+    Raises:
+        TransportError: the mesh cannot be opened.
+    """
+    global _running  # noqa: PLW0603 - torch has one default process group, too
+    mesh = None if transport in _OWN else Mesh(addresses, rank)
+    if not hasattr(dist.Backend, _NAME.upper()):
+        dist.Backend.register_backend(_NAME, _make, extended_api=True, devices=["cpu", "cuda"])
+    _running = _Running(transport, recorder, mesh)
+    dist.init_process_group(_NAME, init_method=init_method, rank=rank, world_size=world)
+
+
+def stop() -> None:
+    """End the default process group, and close the mesh; twice is fine."""
+    global _running  # noqa: PLW0603
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    if _running is not None and _running.mesh is not None:
+        _running.mesh.close()
+    _running = None
