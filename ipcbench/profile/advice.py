@@ -244,8 +244,8 @@ def case_words(point: SweepPoint) -> str:
     words = "one process" if values.get("parallel") == "none" else str(values.get("parallel"))
     if values.get("transport") not in {None, "none"}:
         words += f" over {values['transport']}"
-    threads = values.get("threads")
-    return words if threads is None else f"{words}, {threads} thread{'' if threads == 1 else 's'} each"
+    threads = values.get("threads", 1)
+    return words if threads == 1 else f"{words}, {threads} threads each"
 
 
 for _name, _rule in (

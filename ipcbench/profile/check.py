@@ -87,13 +87,12 @@ def _own_cost() -> Iterator[Ability]:
 
 def _cost(total: PhaseTotal) -> Ability:
     name = f"cost of spans, {total.phase} of qwen3-tiny"
-    if total.overhead is None or total.latency is None:
+    cost = total.overhead.ratio
+    if cost is None or total.latency is None:
         return Ability(name, can=None, detail="not known: too few steps")
-    low, middle, high = (
-        format_percent(end - 1) for end in (total.overhead.low, total.overhead.estimate, total.overhead.high)
-    )
+    low, middle, high = (format_percent(end) for end in (cost.low, cost.estimate, cost.high))
     step = f"of a step of {format_significant(total.latency.value / 1e6)} ms"
-    if total.overhead_resolved:
+    if total.overhead.is_resolved:
         return Ability(name, can=True, detail=f"{middle} [{low}, {high}] {step}")
     return Ability(name, can=None, detail=f"not resolvable here: noise leaves [{low}, {high}] {step}")
 

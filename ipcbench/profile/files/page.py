@@ -37,7 +37,7 @@ def profile_html(summary: Summary, advice: Sequence[Advice], missing: Sequence[U
     setting = summary.profile.setting
     facts = [f"{name}: {printable(str(value))}" for name, value in summary.profile.machine.items() if value is not None]
     parts: list[tuple[str, str, Table | None, Sequence[str]]] = [
-        ("help", "What would help", None, tables.advice_lines(advice)),
+        ("advice", "What would help", None, tables.advice_lines(advice)),
         *((key, table.title, table, ()) for key, table in tables.tables_of(summary).items()),
         ("remarks", "Remarks", None, list(tables.sentences(summary))),
         ("missing", "Not available here", tables.unavailable_table(missing), ()),
@@ -52,7 +52,7 @@ def profile_html(summary: Summary, advice: Sequence[Advice], missing: Sequence[U
         language="en",
         brand="ipcbench profile",
         labels={key: word(key, "en") for key in LABELS} | {"footer": "Made by ipcbench from profile.json."},
-        sections=[*((key, name) for key, name, _, _ in shown), ("reproduce", word("reproduce", "en"))],
+        sections=[*((key, key.capitalize()) for key, *_ in shown), ("reproduce", word("reproduce", "en"))],
         title=printable(setting.model),
         subtitle=f"{setting.parallel} over {setting.transport}, batch {setting.batch}, {setting.dtype}",
         badges=_badges(summary, missing),

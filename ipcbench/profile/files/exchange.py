@@ -1,0 +1,273 @@
+"""Communication calls from the traces of other tools, and to them: kineto, Chakra and PARAM; Chrome and Perfetto."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from ipcbench.errors import ConfigError, StoreError
+from ipcbench.profile.files import as_json
+from ipcbench.profile.files.timeline import chrome, perfetto
+from ipcbench.profile.records import Call, Profile, Setting
+from ipcbench.util.files import as_store_errors, regular, write_atomically
+
+_Call = dict[str, Any]
+"""What a call is made of, without rank and sequence; `op` is None for what is none of ours."""
+_OPS: Final = {
+    "all_reduce": 0, "all_gather": 2, "gather": 3, "scatter": 4, "broadcast": 5, "all_to_all": 6, "reduce_scatter": 7,
+    "barrier": 9, "send": None, "recv": None,
+}  # fmt: skip
+"""Our operations → Chakra's CollectiveCommType."""
+_KINDS: Final = {"COMP_NODE": 4, "COMM_SEND_NODE": 5, "COMM_RECV_NODE": 6, "COMM_COLL_NODE": 7}
+_DTYPES: Final = {"float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "int": "int32",
+                  "long": "int64", "short": "int16", "char": "int8", "byte": "uint8", "bool": "bool"}  # fmt: skip
+_NO_CALLS = frozenset({"init", "wait", "barrierall", "startcoalescing", "endcoalescing"})
+
+
+def _op(name: str) -> str | None:
+    """Return our name of an operation: of `_allgather_base`, `c10d::allreduce_`, `all_to_allv` …; None if unknown."""
+    plain = name.lower().rpartition("::")[2].replace("_", "")
+    return next((op for op in _OPS if plain.startswith(op.replace("_", ""))), None)
+
+
+def _dtype(name: str) -> str:
+    name = name.lower().removeprefix("torch.").removeprefix("c10::")
+    return _DTYPES.get(name, name)
+
+
+def _item_bytes(dtype: str) -> int:
+    bits = re.search(r"(\d+)(?:_|$)", dtype)
+    return int(bits[1]) // 8 if bits and int(bits[1]) % 8 == 0 else 1
+
+
+def _kineto(data: Any) -> Iterator[_Call]:
+    """Yield the calls of a trace of torch.profiler: of `record_param_comms`, or else of the operators of c10d."""
+    events = [each for each in data["traceEvents"] if each.get("ph") == "X"]
+    recorded = [each for each in events if "Collective name" in each.get("args", {})]
+    kernels = {"kernel", "gpu_memcpy"}  # repeat what their launch says
+    for each in [e for e in recorded if e.get("cat") not in kernels] or recorded:
+        said = each["args"]
+        dtype = _dtype(str(said.get("dtype", "uint8")))
+        elements = max(int(said.get("In msg nelems", 0)), int(said.get("Out msg nelems", 0)))
+        listed = re.fullmatch(r"\[[\d, ]*\]", str(said.get("Process Group Ranks", "")))
+        group = json.loads(listed[0]) if listed else range(int(said.get("Group size", 0)))
+        yield _timed(each) | {"op": str(said["Collective name"]), "ranks": group, "bytes": elements * _item_bytes(dtype),
+                              "dtype": dtype, "ends": (said.get("Src Rank"), said.get("Dst Rank"))}  # fmt: skip
+    world = int(data.get("distributedInfo", {}).get("world_size", 0))
+    for each in [] if recorded else events:
+        name, said = str(each.get("name", "")), each.get("args", {})
+        if name.startswith("c10d::") and "Input Dims" in said:
+            dtype = _dtype(next((str(kind) for kind in said.get("Input type", []) if kind), "uint8"))
+            elements = max(map(_elements, said["Input Dims"]), default=0)
+            yield _timed(each) | {
+                "op": name,
+                "ranks": range(world),
+                "bytes": elements * _item_bytes(dtype),
+                "dtype": dtype,
+            }
+
+
+def _elements(shape: Any) -> int:
+    """Return the elements of a tensor with a shape, or of a list of them."""
+    if shape and isinstance(shape[0], list):
+        return sum(map(_elements, shape))
+    count = 1 if shape else 0
+    for size in shape:
+        count *= int(size)
+    return count
+
+
+def _timed(event: Mapping[str, Any]) -> _Call:
+    start = round(float(event["ts"]) * 1e3)
+    return {"enter_ns": start, "exit_ns": start + round(float(event.get("dur", 0)) * 1e3)}
+
+
+def _param(data: Any) -> Iterator[_Call]:
+    """Yield the calls of a trace for PARAM's replay; sizes are in elements."""
+    for each in data:
+        if "comms" not in each:
+            continue
+        dtype = _dtype(str(each.get("dtype", "uint8")))
+        size = _item_bytes(dtype) * max(int(each.get("in_msg_size", 0)), int(each.get("out_msg_size", 0)))
+        ranks = each.get("global_ranks") or range(int(each.get("world_size", 0)))
+        start, took, marks = each.get("startTime_ns"), each.get("duration_ns"), each.get("markers") or [""]
+        yield {
+            "op": str(each["comms"]), "ranks": ranks, "bytes": size, "dtype": dtype, "path": str(marks[0]),
+            "ends": (each.get("src_rank"), each.get("dst_rank")), "step": int(each.get("step", 0)), "enter_ns": start,
+            "exit_ns": None if start is None or took is None else start + took, "gap_ns": each.get("gap_ns"),
+        }  # fmt: skip
+
+
+def _to_param(calls: Sequence[Call]) -> list[dict[str, Any]]:
+    rows = []
+    for number, call in enumerate(calls):
+        count = call.bytes // _item_bytes(call.dtype)
+        part = count // max(1, len(call.ranks))
+        ends = {"src_rank": call.ranks[0], "dst_rank": call.ranks[1]} if call.op in {"send", "recv"} else {}
+        times = {"startTime_ns": call.enter_ns, "duration_ns": _took(call), "gap_ns": call.gap_ns}
+        rows.append({
+            "comms": call.op, "req": number, "step": call.step, "markers": [call.path], "world_size": len(call.ranks),
+            "in_msg_size": part if call.op == "all_gather" else count, "global_ranks": call.ranks,
+            "out_msg_size": part if call.op == "reduce_scatter" else count, "dtype": call.dtype, **ends,
+            **{name: value for name, value in times.items() if value is not None},
+        })  # fmt: skip
+    return rows
+
+
+def _took(call: Call) -> int | None:
+    return None if call.enter_ns is None or call.exit_ns is None else call.exit_ns - call.enter_ns
+
+
+def _chakra(data: Any) -> Iterator[_Call]:
+    """Yield the calls of Chakra's nodes as protobuf's JSON; the time of a COMP_NODE is the gap before the next call."""
+    gap_ns: int | None = None
+    for node in data["nodes"]:
+        kind = _KINDS.get(node["type"], node["type"])
+        attributes: dict[str, Any] = {each["name"]: next((v for k, v in each.items() if k not in {"name", "docString"}), None)
+                      for each in node.get("attr", node.get("attrs", []))}  # fmt: skip
+        start, took = (node.get(name, node.get(other)) for name, other in
+                       (("startTimeMicros", "start_time_micros"), ("durationMicros", "duration_micros")))  # fmt: skip
+        took_ns = attributes.get("duration_ns", None if took is None else 1e3 * float(took))
+        if kind == _KINDS["COMP_NODE"]:
+            gap_ns = (gap_ns or 0) + int(took_ns or 0)
+        if kind not in {5, 6, 7}:
+            continue
+        number = int(attributes.get("comm_type", -1))
+        op = {5: "send", 6: "recv"}.get(kind) or next(
+            (o for o, n in _OPS.items() if n == number), f"comm_type {number}"
+        )
+        start_ns = attributes.get("start_ns", None if start is None else 1e3 * float(start))
+        yield {
+            "op": {5: "send", 6: "recv"}.get(kind, named), "ranks": json.loads(attributes.get("pg_ranks") or "[]"),
+            "bytes": int(attributes.get("comm_size", 0)),
+            "dtype": str(attributes.get("dtype", "uint8")), "path": str(attributes.get("path", "")), "gap_ns": gap_ns,
+            "step": int(attributes.get("step", 0)), "enter_ns": None if start_ns is None else int(start_ns),
+            "exit_ns": None if start_ns is None or took_ns is None else int(start_ns) + int(took_ns),
+            "ends": (attributes.get("comm_src"), attributes.get("comm_dst")),
+        }  # fmt: skip
+        gap_ns = None
+
+
+def _to_chakra(calls: Sequence[Call]) -> dict[str, Any]:
+    nodes: list[dict[str, Any]] = []
+
+    def add(name: str, kind: str, ns: int | None, start_ns: int | None, **attributes: str | int | None) -> None:
+        times = {"start_ns": start_ns, "duration_ns": ns}
+        micros = {"startTimeMicros": start_ns, "durationMicros": ns}
+        nodes.append({
+            "id": len(nodes), "name": name, "type": kind, "dataDeps": [len(nodes) - 1] if nodes else [],
+            **{key: value // 1000 for key, value in micros.items() if value is not None},
+            "attr": [{"name": key, "stringVal" if isinstance(value, str) else "int64Val": value}
+                     for key, value in {"is_cpu_op": 1, **attributes, **times}.items() if value is not None],
+        })  # fmt: skip
+
+    for call in calls:
+        if call.gap_ns is not None:
+            add("computing", "COMP_NODE", call.gap_ns, None)
+        kind = {"send": "COMM_SEND_NODE", "recv": "COMM_RECV_NODE"}.get(call.op, "COMM_COLL_NODE")
+        src, dst = call.ranks if call.op in {"send", "recv"} else (None, None)
+        add(call.op, kind, _took(call), call.enter_ns, comm_type=_OPS.get(call.op), comm_size=call.bytes, comm_src=src,
+            comm_dst=dst, pg_ranks=json.dumps(call.ranks), dtype=call.dtype, path=call.path, step=call.step)  # fmt: skip
+    return {"schema": "chakra 0.0.4", "nodes": nodes}
+
+
+IMPORTS: Final[Mapping[str, Callable[[Any], Iterator[_Call]]]] = {"kineto": _kineto, "chakra": _chakra, "param": _param}
+EXPORTS: Final = ("chrome", "perfetto", "chakra", "param")
+
+
+def read_calls(paths: Sequence[Path], form: str) -> Profile:
+    """Return the calls in the traces of another tool, one file a rank, as a profile without steps.
+
+    Args:
+        paths: of files, `.json` or `.json.gz`, or of folders of them. A file's rank is what it says itself, or the last
+            number in its name, or its place.
+        form: one of `IMPORTS`.
+
+    Raises:
+        ConfigError: no such format.
+        StoreError: a file cannot be read, is not of this format, or none has a call.
+    """
+    if form not in IMPORTS:
+        raise ConfigError("format", form, IMPORTS)
+    files = [file for path in paths for file in (sorted(path.glob("*.json*")) if path.is_dir() else [path])]
+    calls: list[Call] = []
+    unknown: Counter[str] = Counter()
+    for place, file in enumerate(files):
+        with as_store_errors(file):
+            data = regular(file).read_bytes()
+        try:
+            parsed = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+            stated = parsed.get("distributedInfo", {}).get("rank") if isinstance(parsed, dict) else None
+            numbers = re.findall(r"\d+", file.name)
+            rank = int(stated if stated is not None else numbers[-1] if numbers else place)
+            calls += _numbered(IMPORTS[form](parsed), rank, unknown)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, gzip.BadGzipFile) as error:
+            raise StoreError(f"{file}: no trace of {form}: {type(error).__name__}: {error}") from error
+    if not calls:
+        raise StoreError(f"{', '.join(map(str, paths))}: holds no communication call that {form} would record")
+    remarks = [f"Imported from {form}: {len(files)} files; their times are taken as those of one clock."]
+    remarks += [f"{count} calls of {name} were left out." for name, count in unknown.items()]
+    return Profile(Setting(model=f"import of {form}"), calls=tuple(calls), remarks=tuple(remarks))
+
+
+def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Iterator[Call]:
+    """Yield the calls of a rank in program order, and count those that are none of ours."""
+    last_ns: int | None = None
+    counts: dict[int, int] = defaultdict(int)
+    for each in found:
+        name, (src, dst) = each["op"], each.get("ends", (None, None))
+        op = _op(name)
+        if op is None:
+            unknown[name] += name.lower().replace("_", "") not in _NO_CALLS
+            continue
+        ranks = tuple(map(int, each["ranks"]))
+        if op in {"send", "recv"}:
+            peer = int((dst if op == "send" else src) or 0)
+            ranks = (rank, peer) if op == "send" else (peer, rank)
+        step, start, end = each.get("step", 0), each.get("enter_ns"), each.get("exit_ns")
+        gap = each.get("gap_ns")
+        if gap is None and start is not None and last_ns is not None:
+            gap = max(0, start - last_ns)
+        yield Call(rank, step, counts[step], op, ranks, each["bytes"], each["dtype"], each.get("path", ""), start, end,
+                   None, None, gap)  # fmt: skip
+        counts[step] += 1
+        last_ns = end
+    unknown += Counter()  # without those counted 0 times
+
+
+def write_calls(profile: Profile, form: str, path: Path) -> list[Path]:
+    """Write a profile for another tool and return the files: `path`, or a file a rank in the folder `path`.
+
+    Args:
+        profile: the content.
+        form: one of `EXPORTS`; Chrome and Perfetto show times, Chakra and PARAM take a plan as well.
+        path: of the file (Chrome, Perfetto) or the folder (Chakra, PARAM).
+
+    Raises:
+        ConfigError: no such format.
+        StoreError: it has no times, or no calls; or a file cannot be written.
+    """
+    if form not in EXPORTS:
+        raise ConfigError("format", form, EXPORTS)
+    if form in {"chrome", "perfetto"}:
+        if not profile.steps and all(call.enter_ns is None for call in profile.calls):
+            raise StoreError(f"{path}: a plan has no times, which {form} shows; export it to chakra or param")
+        data = as_json(chrome(profile)) if form == "chrome" else perfetto(profile)
+        write_atomically(path, lambda out: out.write(data))
+        return [path]
+    if not profile.calls:
+        raise StoreError(f"{path}: the profile has no communication calls to be written for {form}")
+    with as_store_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    written = []
+    for rank in profile.ranks:
+        calls = [call for call in profile.calls if call.rank == rank]
+        data = as_json(_to_param(calls) if form == "param" else _to_chakra(calls))
+        written.append(path / f"{rank}.json")
+        write_atomically(written[-1], lambda out, data=data: out.write(data))  # type: ignore[misc]
+    return written

@@ -1,0 +1,222 @@
+"""The files of a sweep: its cases as JSON after each of them, and at the end pictures and performance_report.md."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ipcbench.profile.advice import advise, case_words
+from ipcbench.profile.files import as_json
+from ipcbench.profile.files.plots import bandwidth_figure, bandwidth_lines, new_figure, png
+from ipcbench.profile.files.tables import WIDTH, advice_lines, interval_words
+from ipcbench.profile.records import Profile, Setting, SweepPoint
+from ipcbench.profile.summary import Summary, summarize
+from ipcbench.render.plot_panel import INK, MUTED
+from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
+from ipcbench.render.text import aligned, bullets, markdown_table, paragraphs
+from ipcbench.stats.estimates import Interval
+from ipcbench.util.files import as_store_errors, write_atomically
+from ipcbench.util.units import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FILES: Final = {"seq": "latency_analysis", "parallel": "parallelism_overhead", "bandwidth": "bandwidth_test"}
+GRADES: Final = {"tp": (0.75, 0.5), "pp": (0.6, 0.4), "NVLink": (0.5, 0.3)}
+"""Kind → from which efficiency on it is good, and fair; of NVLink, the share of the device's own peak."""
+_COLUMNS = {
+    "ttft_ns": ("first token, ms", 1e6), "time_per_token_ns": ("per token, ms", 1e6), "tokens_per_s": ("tokens/s", 1.0),
+    "speedup_ratio": ("speed-up", 1.0), "efficiency_ratio": ("efficiency", 1.0),
+    "efficiency_all_threads_ratio": ("against all threads", 1.0), "communication_ratio": ("communication", 1.0),
+}  # fmt: skip
+_EARLIER = {
+    "ttft_ns": ("ttft", 1e9), "time_per_token_ns": ("avg_latency", 1e9), "tokens_per_s": ("tokens_per_second", 1.0),
+    "speedup_ratio": ("speedup", 1.0), "efficiency_ratio": ("efficiency", 1.0),
+    "bytes_per_s": ("bandwidth_gbps", 1e9), "bus_bytes_per_s": ("effective_bandwidth_gbps", 1e9),
+}  # fmt: skip
+"""Keys of an earlier system: seconds, and GB/s."""
+_MOST_ROWS = 25
+
+
+def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str) -> None:
+    """Write the cases so far as JSON, a file for each kind of sweep; `stamp` is in its name.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    for sweep, name in FILES.items():
+        cases = [_case(point) for point in points if point.sweep == sweep]
+        if cases:
+            data = as_json({"sweep": sweep, "cases": cases})
+            with as_store_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / f"{name}_{stamp}.json", lambda out, data=data: out.write(data))  # type: ignore[misc]
+
+
+def _case(point: SweepPoint) -> dict[str, object]:
+    earlier = {key: point.figures[name].estimate / by for name, (key, by) in _EARLIER.items() if name in point.figures}
+    return {**asdict(point), **earlier, "grade": grade(point)}
+
+
+def grade(point: SweepPoint) -> str | None:
+    """Return `good`, `fair` or `poor` for the efficiency of a case, or two of them where its interval reaches across a
+    limit; None for what has no grade.
+    """
+    found = point.figures.get("efficiency_ratio")
+    limits = GRADES.get(str(point.values.get("parallel"))[:2])
+    if found is None or limits is None:
+        return None
+    words = [next((word for word, limit in zip(("good", "fair"), limits, strict=True) if end > limit), "poor")
+             for end in (found.low, found.high)]  # fmt: skip
+    return " to ".join(dict.fromkeys(words))
+
+
+def tables_of(points: Sequence[SweepPoint]) -> list[Table]:
+    """Return a table for each kind of sweep with a measured case."""
+    found = []
+    for sweep in FILES:
+        measured = [point for point in points if point.sweep == sweep and point.status == "measured"]
+        if measured:
+            found.append(_bandwidth_table(measured) if sweep == "bandwidth" else _table(sweep, measured))
+    return found
+
+
+def _table(sweep: str, points: Sequence[SweepPoint]) -> Table:
+    names = [name for name in _COLUMNS if any(name in point.figures for point in points)]
+    keys = [key for key in ("seq", "batch", "tokens") if len({point.values.get(key) for point in points}) > 1]
+    rows = [
+        (
+            case_words(point),
+            *(str(point.values.get(key, NOT_MEASURED)) for key in keys),
+            *(_figure(point.figures.get(name), _COLUMNS[name][1]) for name in names),
+            *([grade(point) or NOT_MEASURED] if sweep == "parallel" else []),
+        )
+        for point in points
+    ]
+    heads = ["case", *keys, *(_COLUMNS[name][0] for name in names), *(["grade"] if sweep == "parallel" else [])]
+    title = "Latency by length" if sweep == "seq" else "What dividing the model brings, against one process"
+    return Table(title, make_columns(heads), tuple(rows))
+
+
+def _figure(figure: Interval | None, by: float) -> str:
+    if figure is None:
+        return NOT_MEASURED
+    return number(figure.estimate, by) + ("" if figure.low == figure.high else interval_words(figure, by))
+
+
+def _bandwidth_table(points: Sequence[SweepPoint]) -> Table:
+    lines = bandwidth_lines(points)
+    sizes = sorted({size for values in lines.values() for size in values})
+    rows = tuple((name, *(number(values.get(size), 1e9) for size in sizes)) for name, values in lines.items())
+    return Table("Bus bandwidth, GB/s", make_columns(["what", *map(format_bytes, sizes)]), rows)
+
+
+def sweep_lines(points: Sequence[SweepPoint]) -> list[str]:
+    """Return a sweep as text: its tables, what follows from them, and how much was not measured, and why."""
+    lines: list[str] = []
+    for table in tables_of(points):
+        shown = aligned(replace(table, rows=table.rows[:_MOST_ROWS]), WIDTH)
+        more = len(table.rows) - _MOST_ROWS
+        lines += [table.title, "", *shown, *([f"{more} more rows: see performance_report.md"] if more > 0 else []), ""]
+    return [*lines, *paragraphs([*_advice(points), *_left_out(points)], WIDTH)]
+
+
+def _advice(points: Sequence[SweepPoint]) -> list[str]:
+    return advice_lines([each for each in advise(_NOTHING, points) if each.rule == "division"])
+
+
+_NOTHING: Summary = summarize(Profile(Setting(model="")))
+
+
+def _left_out(points: Sequence[SweepPoint]) -> list[str]:
+    reasons = Counter((point.status, point.reason) for point in points if point.status != "measured")
+    return [f"{count} × {status}: {reason}." for (status, reason), count in reasons.items()]
+
+
+def write_report(points: Sequence[SweepPoint], folder: Path) -> list[str]:
+    """Write the pictures, if matplotlib is installed, and performance_report.md; return their names.
+
+    Raises:
+        StoreError: one cannot be written.
+    """
+    names = []
+    drawn: dict[str, Callable[[Sequence[SweepPoint]], Figure | None]] = {
+        "latency_analysis": _latency, "parallelism_analysis": _parallelism,
+        "bandwidth_analysis": lambda points: bandwidth_figure(bandwidth_lines(points)),
+    }  # fmt: skip
+    with as_store_errors(folder):
+        (folder / "plots").mkdir(parents=True, exist_ok=True)
+    for name, draw in drawn.items():
+        try:
+            figure = draw([point for point in points if point.status == "measured"])
+        except ImportError:
+            break
+        if figure is not None:
+            data = png(figure)
+            write_atomically(folder / "plots" / f"{name}.png", lambda out, data=data: out.write(data))  # type: ignore[misc]
+            names.append(f"plots/{name}.png")
+    parts = ["# Performance report", *(f"## {table.title}\n\n{markdown_table(table)}" for table in tables_of(points)),
+             *(f"![{name}]({name})" for name in names)]  # fmt: skip
+    for title, lines in (("What follows", _advice(points)), ("Not measured", _left_out(points))):
+        parts += [f"## {title}\n\n{bullets(lines)}"] if lines else []
+    text = "\n\n".join(parts) + "\n"
+    write_atomically(folder / "performance_report.md", lambda out: out.write(text.encode()))
+    return [*names, "performance_report.md"]
+
+
+def _latency(points: Sequence[SweepPoint]) -> Figure | None:
+    points = [point for point in points if point.sweep == "seq"]
+    if not points:
+        return None
+    batch = min(int(point.values["batch"]) for point in points)
+    seq = min(int(point.values["seq"]) for point in points)
+    tokens = max(int(point.values["tokens"]) for point in points)
+    points = [point for point in points if point.values["tokens"] == tokens]
+    panels = (("ttft_ns", "seq", "batch", batch, "time to the first token, ms", 1e6),
+              ("time_per_token_ns", "seq", "batch", batch, "time per further token, ms", 1e6),
+              ("tokens_per_s", "batch", "seq", seq, "tokens/s", 1.0))  # fmt: skip
+    figure, axes = new_figure(f"Latency and speed, {tokens} tokens decoded", 3, 3.8)
+    for each, (name, along, fixed, value, title, by) in zip(axes, panels, strict=True):
+        lines: dict[str, list[tuple[int, Interval]]] = defaultdict(list)
+        for point in points:
+            if point.values[fixed] == value and name in point.figures:
+                lines[case_words(point)].append((int(point.values[along]), point.figures[name]))
+        for case, found in lines.items():
+            found.sort(key=lambda pair: pair[0])
+            xs = [x for x, _ in found]
+            each.plot(xs, [figure.estimate / by for _, figure in found], marker="o", label=case)
+            each.fill_between(xs, [f.low / by for _, f in found], [f.high / by for _, f in found], alpha=0.15)
+        ticks = sorted({x for found in lines.values() for x, _ in found})
+        each.set_xscale("log", base=2)
+        each.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        each.xaxis.minorticks_off()
+        each.set_ylim(bottom=0)
+        each.set_xlabel(f"{'tokens of the prompt' if along == 'seq' else 'sequences in a batch'}", color=MUTED)
+        each.set_ylabel(title, color=MUTED)
+        each.set_title(f"{fixed} {value}", loc="left", fontsize=10, color=INK)
+        each.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def _parallelism(points: Sequence[SweepPoint]) -> Figure | None:
+    points = [point for point in points if point.sweep == "parallel"]
+    panels = [("speedup_ratio", "speed-up against one process"), ("efficiency_ratio", "efficiency"),
+              ("communication_ratio", "share of communication in a step")]  # fmt: skip
+    panels = [panel for panel in panels if any(panel[0] in point.figures for point in points)]
+    if not panels:
+        return None
+    figure, axes = new_figure("What dividing the model brings", len(panels), 3.8)
+    for each, (name, title) in zip(axes, panels, strict=True):
+        found = [(case_words(point), point.figures[name]) for point in points if name in point.figures]
+        values = [figure.estimate for _, figure in found]
+        errors = [[f.estimate - f.low for _, f in found], [f.high - f.estimate for _, f in found]]
+        each.barh([case for case, _ in found], values, xerr=errors, color="#0072b2", ecolor=INK, height=0.6)
+        each.set_xlabel(title, color=MUTED)
+        if name == "efficiency_ratio":
+            for limit in dict.fromkeys(GRADES["tp"] + GRADES["pp"]):
+                each.axvline(limit, color=MUTED, linewidth=0.8, linestyle=":")
+        each.invert_yaxis()
+    return figure
