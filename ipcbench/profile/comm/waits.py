@@ -1,0 +1,196 @@
+"""The calls of all ranks put together: which belong to one operation, how long each waited, and what transfer took.
+
+An operation begins to transfer when the last of its ranks has entered; what a rank spent in its call before that is
+waiting. A call that ended earlier, such as a send that a buffer took, waited for nobody.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+import msgspec
+
+from ipcbench.profile.records import Call, Step
+
+_DOUBTFUL_RATIO = 0.1
+"""Of the median transfer: clocks that may differ by more cannot tell it from waiting."""
+
+BUS_FACTORS: Final[Mapping[str, tuple[int, int]]] = {
+    "all_reduce": (2, -2),
+    "all_gather": (1, -1),
+    "reduce_scatter": (1, -1),
+    "all_to_all": (1, -1),
+}
+"""Operation → (a, b): of each byte, (a·n + b) / n cross a link in the best algorithm for n ranks, as NCCL's tests count;
+1 for the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpTotal:
+    """All operations of one kind, size and number of ranks.
+
+    Attributes:
+        bytes: of each; see `Call.bytes`.
+        count: operations, each of several calls.
+        wait_ns: sum over the operations of the mean wait of their ranks; None if it is not known of all, as of a plan.
+        transfer_ns: sum over the operations, from the last rank's enter to the last one's exit.
+        algorithm_bytes_per_s: bytes by the median transfer.
+        bus_bytes_per_s: times what crosses a link, see `BUS_FACTORS`: comparable with the speed of the hardware.
+    """
+
+    op: str
+    bytes: int
+    ranks_count: int
+    count: int
+    wait_ns: float | None
+    transfer_ns: float | None
+    algorithm_bytes_per_s: float | None
+    bus_bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank that entered last, in a module.
+
+    Attributes:
+        path: of the module, as the late rank named it.
+        count: how often it was the last.
+        late_ns: sum of how much later than all others.
+    """
+
+    rank: int
+    path: str
+    count: int
+    late_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Operations by kind and size, in the order in which they first appear; and stragglers, the latest first."""
+
+    ops: tuple[OpTotal, ...]
+    stragglers: tuple[Straggler, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bubble:
+    """The share of all ranks' time in which they waited for another stage, and what the formula gives."""
+
+    measured_ratio: float
+    formula_ratio: float
+    """(p − 1) / (m + p − 1), for p equally fast stages and m micro-batches."""
+
+
+def matched(calls: Sequence[Call], clock_error_ns: int = 0) -> list[Call]:
+    """Return the calls with `match` and, where it can be told, `wait_ns`.
+
+    Args:
+        calls: of all ranks.
+        clock_error_ns: most by which clocks of two ranks differ. No call is divided if it may be a large part of
+            transfers.
+    """
+    numbers: dict[tuple[str, tuple[int, ...], int], int] = {}
+    counts: dict[tuple[int, str, tuple[int, ...]], int] = defaultdict(int)
+    found = []
+    for call in sorted(calls, key=lambda call: (call.rank, call.step, call.sequence)):
+        kind = "p2p" if call.op in {"send", "recv"} else call.op
+        nth = counts[call.rank, kind, call.ranks]
+        counts[call.rank, kind, call.ranks] += 1
+        number = numbers.setdefault((kind, call.ranks, nth), len(numbers))
+        found.append(msgspec.structs.replace(call, match=number, wait_ns=None))
+    operations = list(_operations(found))
+    transfers = [taken for members in operations if (taken := _transfer_ns(members)) is not None]
+    if not transfers or clock_error_ns > _DOUBTFUL_RATIO * median(transfers):
+        return found
+    waits = {id(call): wait for members in operations for call, wait in _waits(members)}
+    return [msgspec.structs.replace(call, wait_ns=waits.get(id(call))) for call in found]
+
+
+def _operations(calls: Iterable[Call]) -> Iterable[list[Call]]:
+    """Return the calls of each operation."""
+    groups: dict[int | None, list[Call]] = defaultdict(list)
+    for call in calls:
+        groups[call.match].append(call)
+    return groups.values()
+
+
+def _is_timed(members: Sequence[Call]) -> bool:
+    """Return whether all ranks of an operation are there, with their times."""
+    return len(members) == len(set(members[0].ranks)) and all(call.exit_ns is not None for call in members)
+
+
+def _enter(call: Call) -> int:
+    return call.enter_ns or 0
+
+
+def _exit(call: Call) -> int:
+    return call.exit_ns or 0
+
+
+def _waits(members: Sequence[Call]) -> Iterable[tuple[Call, int]]:
+    if _is_timed(members):
+        last = max(map(_enter, members))
+        for call in members:
+            yield call, last - _enter(call) if _exit(call) > last else 0
+
+
+def _transfer_ns(members: Sequence[Call]) -> int | None:
+    if not _is_timed(members):
+        return None
+    return max(map(_exit, members)) - max(map(_enter, members))
+
+
+def totals(calls: Sequence[Call]) -> Totals:
+    """Return the totals of calls that `matched` has returned."""
+    kinds: dict[tuple[str, int, int], list[list[Call]]] = defaultdict(list)
+    for members in _operations(calls):
+        first = members[0]
+        op = "send" if first.op == "recv" else first.op
+        kinds[op, first.bytes, len(set(first.ranks))].append(members)
+    return Totals(tuple(_total(*kind, every) for kind, every in kinds.items()), tuple(_stragglers(calls)))
+
+
+def _total(op: str, size_bytes: int, ranks_count: int, operations: Sequence[Sequence[Call]]) -> OpTotal:
+    waits = [call.wait_ns for members in operations for call in members]
+    transfers = [_transfer_ns(members) for members in operations]
+    known = [ns for ns in transfers if ns is not None]
+    if not known or len(known) < len(transfers) or None in waits:
+        return OpTotal(op, size_bytes, ranks_count, len(operations), None, None, None, None)
+    wait_ns = sum(sum(call.wait_ns or 0 for call in members) / len(members) for members in operations)
+    rate = 1e9 * size_bytes / max(median(known), 1)
+    a, b = BUS_FACTORS.get(op, (0, ranks_count))
+    bus = rate * (a * ranks_count + b) / ranks_count
+    return OpTotal(op, size_bytes, ranks_count, len(operations), wait_ns, float(sum(known)), rate, bus)
+
+
+def _stragglers(calls: Sequence[Call]) -> list[Straggler]:
+    """Return who entered collective operations last; of a pipeline's stages, one always does."""
+    late: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for members in _operations(call for call in calls if call.op not in {"send", "recv"}):
+        if len(members) > 1 and all(call.wait_ns is not None for call in members):
+            *_, before, last = sorted(members, key=_enter)
+            late[last.rank, last.path].append(_enter(last) - _enter(before))
+    found = [Straggler(rank, path, len(each), float(sum(each))) for (rank, path), each in late.items()]
+    return sorted(found, key=lambda each: -each.late_ns)
+
+
+def bubble(calls: Sequence[Call], steps: Sequence[Step], stages: int, micro_batches: int) -> Bubble | None:
+    """Return the bubble of a pipeline in the steps that calls were recorded of; None if waiting is not known.
+
+    Args:
+        calls: as `matched` returns them.
+        steps: of the same ranks.
+        stages: p.
+        micro_batches: m.
+    """
+    waits = [call.wait_ns for call in calls if call.op in {"send", "recv"}]
+    recorded = {(call.rank, call.step) for call in calls}
+    wall_ns = sum(step.wall_ns for step in steps if (step.rank, step.number) in recorded)
+    if not wall_ns or not waits or None in waits:
+        return None
+    formula = (stages - 1) / (micro_batches + stages - 1)
+    return Bubble(sum(wait or 0 for wait in waits) / wall_ns, formula)
