@@ -95,7 +95,7 @@ class Group(dist.ProcessGroup):
     """
 
     def __init__(self, calls: Any, rank: int, ranks: tuple[int, ...], recorder: Recorder) -> None:
-        super().__init__(rank, len(ranks))  # type: ignore[call-arg] # as of a Python group
+        super().__init__(rank, len(ranks))
         self._calls, self._place, self._ranks, self._recorder = calls, rank, ranks, recorder
         self._own_name = self._description = ""
 

@@ -25,8 +25,8 @@ BUS_FACTORS: Final[Mapping[str, tuple[int, int]]] = {
     "reduce_scatter": (1, -1),
     "all_to_all": (1, -1),
 }
-"""Operation → (a, b): of each byte, (a·n + b) / n cross a link in the best algorithm for n ranks, as NCCL's tests count;
-1 for the others."""
+"""Operation → (a, b): of each byte, (a·n + b) / n cross a link in the best algorithm for n ranks, as NCCL's tests
+count; 1 for the others."""
 
 
 @dataclass(frozen=True, slots=True)

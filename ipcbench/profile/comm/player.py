@@ -1,0 +1,112 @@
+"""A rank of a replay: sends what it is told, does as much work in between as took place there, and times both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ipcbench.backend import Endpoint
+from ipcbench.harness.worker import Worker
+from ipcbench.profile.comm.collectives import Bytes, Team, folding
+from ipcbench.profile.comm.mesh import Mesh
+from ipcbench.replay.work import BY_TIME, Work
+from ipcbench.util.clock import now_ns
+
+_REPEATS = 8
+_ADD = {size: folding(np.add, kind) for size, kind in ((4, np.float32), (2, np.int16), (1, np.uint8))}
+
+
+class _Player(Endpoint):
+    """The mesh of one rank, and memory for the largest message."""
+
+    def __init__(self, mesh: Mesh, largest_bytes: int) -> None:
+        self.mesh, self._work = mesh, Work()
+        self._teams: dict[tuple[int, ...], Team] = {}
+        self._own, self._other = (np.ones(largest_bytes, np.uint8) for _ in range(2))
+
+    def call(self, op: str, ranks: tuple[int, ...], size_bytes: int) -> Callable[[], None]:
+        """Return what carries out a call."""
+        mesh, own, other = self.mesh, self._own[:size_bytes], self._other[:size_bytes]
+        if op == "send":
+            return lambda: mesh.send(ranks[1], own)
+        if op == "recv":
+            return lambda: mesh.receive_into(ranks[0], other)
+        team = self._teams.get(ranks) or self._teams.setdefault(ranks, Team(mesh, ranks))
+        add = _ADD[next(size for size in _ADD if not size_bytes % size)]
+        if op == "barrier":
+            return team.barrier
+        if op == "all_reduce":
+            return lambda: team.all_reduce(own, add)
+        if op == "broadcast":
+            return lambda: team.broadcast(own, 0)
+        outs, into = _parts(own, team.size), _parts(other, team.size)
+        return {
+            "all_gather": lambda: team.all_gather(outs[team.place], into),
+            "reduce_scatter": lambda: team.reduce_scatter(outs, into[team.place], _ADD[1]),
+            "all_to_all": lambda: team.all_to_all(outs, into),
+            "scatter": lambda: team.scatter(outs, into[team.place], 0),
+            "gather": lambda: team.gather(outs[team.place], into, 0),
+        }[op]
+
+    def step(self, calls: Sequence[Sequence[Any]], rest_ns: int) -> tuple[int, int]:
+        """Carry out the calls of a step, and the work after them; return when it began and ended."""
+        made = [(self.call(op, tuple(ranks), size), size, gap) for op, ranks, size, gap in calls]
+        self.call("barrier", tuple(range(self.mesh.world)), 0)()
+        now = begin = now_ns()
+        for call, size_bytes, gap_ns in made:
+            if gap_ns:
+                self._work.do(BY_TIME, now + gap_ns, size_bytes)
+            call()
+            now = now_ns()
+        if rest_ns:
+            now = self._work.do(BY_TIME, now + rest_ns, 0)
+        return begin, now
+
+    def time_ns(self, op: str, ranks: tuple[int, ...], size_bytes: int) -> float | None:
+        """Return what a call takes on an idle machine, one after the other; None if this rank has no part in it."""
+        if self.mesh.rank not in ranks:
+            return None
+        if op == "send":  # there and back
+            ends = (("send", ranks), ("recv", ranks[::-1]))
+            ways = ends if self.mesh.rank == ranks[0] else (("recv", ranks), ("send", ranks[::-1]))
+            calls = [self.call(*way, size_bytes) for way in ways]
+        else:
+            calls = [self.call(op, ranks, size_bytes)]
+        times = []
+        for _ in range(_REPEATS):
+            begin = now_ns()
+            for call in calls:
+                call()
+            times.append((now_ns() - begin) / len(calls))
+        return float(np.median(times))
+
+    def close(self) -> None:
+        self.mesh.close()
+
+
+def _parts(buffer: Bytes, count: int) -> list[Bytes]:
+    size = len(buffer) // count
+    return [buffer[place * size : (place + 1) * size] for place in range(count)]
+
+
+def join(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Open this rank's end of the mesh."""
+    worker.hold(_Player(Mesh(request["addresses"], worker.index), request["largest_bytes"]))
+    return {}
+
+
+def play(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Carry out this rank's calls; answers with the begin and end of each step."""
+    return {"times_ns": [_of(worker).step(calls, rest) for calls, rest in request["programs"][worker.index]]}
+
+
+def measure(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
+    """Time calls alone; answers with the time of each."""
+    return {"times_ns": [_of(worker).time_ns(op, tuple(ranks), size) for op, ranks, size in request["calls"]]}
+
+
+def _of(worker: Worker) -> _Player:
+    (player,) = (each for each in worker.endpoints if isinstance(each, _Player))
+    return player
