@@ -55,6 +55,12 @@ class Figure:
         """Return the 95 % interval; None after too few repetitions."""
         return self.estimate.interval() if self.estimate and self.rounds_count >= MIN_CLAIM_ROUNDS else None
 
+    def is_slower(self, other: Figure, among: int) -> bool:
+        """Return whether it is clearly slower than another figure of the run, of so many that both were chosen from."""
+        if self.estimate is None or other.estimate is None:
+            return False
+        return verdict(self.estimate, other.estimate, among=among) == "slower"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -145,6 +151,12 @@ class Summary:
     totals: tuple[PhaseTotal, ...]
     phases: tuple[PhaseSummary, ...]
     slow_layers: tuple[SlowLayer, ...]
+
+    @property
+    def by_phase(self) -> list[list[PhaseSummary]]:
+        """Return the phases with spans, each at all its ranks."""
+        found = ([each for each in self.phases if each.phase == total.phase] for total in self.totals)
+        return [ranks for ranks in found if ranks]
 
     def total(self, phase: Phase) -> PhaseTotal | None:
         """Return a phase over all ranks."""
@@ -348,7 +360,5 @@ def _slow_layers(phases: Sequence[PhaseSummary]) -> Iterable[SlowLayer]:
             if not others:
                 continue
             other = others[len(others) // 2]
-            if figure.value < _SLOW_RATIO * other.value or figure.estimate is None or other.estimate is None:
-                continue
-            if verdict(figure.estimate, other.estimate, among=among) == "slower":
+            if figure.value >= _SLOW_RATIO * other.value and figure.is_slower(other, among):
                 yield SlowLayer(phase, rank, path, figure.value, other.value)

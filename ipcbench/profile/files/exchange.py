@@ -56,20 +56,14 @@ def _kineto(data: Any) -> Iterator[_Call]:
         elements = max(int(said.get("In msg nelems", 0)), int(said.get("Out msg nelems", 0)))
         listed = re.fullmatch(r"\[[\d, ]*\]", str(said.get("Process Group Ranks", "")))
         group = json.loads(listed[0]) if listed else range(int(said.get("Group size", 0)))
-        yield _timed(each) | {"op": str(said["Collective name"]), "ranks": group, "bytes": elements * _item_bytes(dtype),
-                              "dtype": dtype, "ends": (said.get("Src Rank"), said.get("Dst Rank"))}  # fmt: skip
+        ends = said.get("Src Rank"), said.get("Dst Rank")
+        yield _timed(each, said["Collective name"], group, elements, dtype) | {"ends": ends}
     world = int(data.get("distributedInfo", {}).get("world_size", 0))
     for each in [] if recorded else events:
         name, said = str(each.get("name", "")), each.get("args", {})
         if name.startswith("c10d::") and "Input Dims" in said:
-            dtype = _dtype(next((str(kind) for kind in said.get("Input type", []) if kind), "uint8"))
-            elements = max(map(_elements, said["Input Dims"]), default=0)
-            yield _timed(each) | {
-                "op": name,
-                "ranks": range(world),
-                "bytes": elements * _item_bytes(dtype),
-                "dtype": dtype,
-            }
+            dtype = _dtype(next((str(kind) for kind in said.get("Input type", ()) if kind), "uint8"))
+            yield _timed(each, name, range(world), max(map(_elements, said["Input Dims"]), default=0), dtype)
 
 
 def _elements(shape: Any) -> int:
@@ -82,9 +76,16 @@ def _elements(shape: Any) -> int:
     return count
 
 
-def _timed(event: Mapping[str, Any]) -> _Call:
+def _sum(start_ns: int | None, took_ns: int | None) -> int | None:
+    return None if start_ns is None or took_ns is None else start_ns + took_ns
+
+
+def _timed(event: Mapping[str, Any], op: str, ranks: Sequence[int], elements: int, dtype: str) -> _Call:
     start = round(float(event["ts"]) * 1e3)
-    return {"enter_ns": start, "exit_ns": start + round(float(event.get("dur", 0)) * 1e3)}
+    return {
+        "op": op, "ranks": ranks, "bytes": elements * _item_bytes(dtype), "dtype": dtype, "enter_ns": start,
+        "exit_ns": start + round(float(event.get("dur", 0)) * 1e3),
+    }  # fmt: skip
 
 
 def _param(data: Any) -> Iterator[_Call]:
@@ -99,7 +100,7 @@ def _param(data: Any) -> Iterator[_Call]:
         yield {
             "op": str(each["comms"]), "ranks": ranks, "bytes": size, "dtype": dtype, "path": str(marks[0]),
             "ends": (each.get("src_rank"), each.get("dst_rank")), "step": int(each.get("step", 0)), "enter_ns": start,
-            "exit_ns": None if start is None or took is None else start + took, "gap_ns": each.get("gap_ns"),
+            "exit_ns": _sum(start, took), "gap_ns": each.get("gap_ns"),
         }  # fmt: skip
 
 
@@ -128,29 +129,25 @@ def _chakra(data: Any) -> Iterator[_Call]:
     gap_ns: int | None = None
     for node in data["nodes"]:
         kind = _KINDS.get(node["type"], node["type"])
-        attributes: dict[str, Any] = {each["name"]: next((v for k, v in each.items() if k not in {"name", "docString"}), None)
-                      for each in node.get("attr", node.get("attrs", []))}  # fmt: skip
-        start, took = (node.get(name, node.get(other)) for name, other in
-                       (("startTimeMicros", "start_time_micros"), ("durationMicros", "duration_micros")))  # fmt: skip
-        took_ns = attributes.get("duration_ns", None if took is None else 1e3 * float(took))
+        said: dict[str, Any] = {
+            each["name"]: next(value for key, value in each.items() if key not in {"name", "docString"})
+            for each in node.get("attr", ())
+        }
+        micros = node.get("startTimeMicros"), node.get("durationMicros")
+        start_ns, took_ns = (None if value is None else int(value) * 1000 for value in micros)
+        start_ns, took_ns = said.get("start_ns", start_ns), said.get("duration_ns", took_ns)
         if kind == _KINDS["COMP_NODE"]:
-            gap_ns = (gap_ns or 0) + int(took_ns or 0)
-        if kind not in {5, 6, 7}:
-            continue
-        number = int(attributes.get("comm_type", -1))
-        op = {5: "send", 6: "recv"}.get(kind) or next(
-            (o for o, n in _OPS.items() if n == number), f"comm_type {number}"
-        )
-        start_ns = attributes.get("start_ns", None if start is None else 1e3 * float(start))
-        yield {
-            "op": {5: "send", 6: "recv"}.get(kind, named), "ranks": json.loads(attributes.get("pg_ranks") or "[]"),
-            "bytes": int(attributes.get("comm_size", 0)),
-            "dtype": str(attributes.get("dtype", "uint8")), "path": str(attributes.get("path", "")), "gap_ns": gap_ns,
-            "step": int(attributes.get("step", 0)), "enter_ns": None if start_ns is None else int(start_ns),
-            "exit_ns": None if start_ns is None or took_ns is None else int(start_ns) + int(took_ns),
-            "ends": (attributes.get("comm_src"), attributes.get("comm_dst")),
-        }  # fmt: skip
-        gap_ns = None
+            gap_ns = (gap_ns or 0) + (took_ns or 0)
+        elif kind in {5, 6, 7}:
+            number = int(said.get("comm_type", -1))
+            named = next((op for op, place in _OPS.items() if place == number), f"comm_type {number}")
+            yield {
+                "op": {5: "send", 6: "recv"}.get(kind, named), "ends": (said.get("comm_src"), said.get("comm_dst")),
+                "ranks": json.loads(said.get("pg_ranks", "[]")), "bytes": int(said.get("comm_size", 0)),
+                "dtype": said.get("dtype", "uint8"), "path": said.get("path", ""), "step": int(said.get("step", 0)),
+                "enter_ns": start_ns, "exit_ns": _sum(start_ns, took_ns), "gap_ns": gap_ns,
+            }  # fmt: skip
+            gap_ns = None
 
 
 def _to_chakra(calls: Sequence[Call]) -> dict[str, Any]:
@@ -176,7 +173,7 @@ def _to_chakra(calls: Sequence[Call]) -> dict[str, Any]:
     return {"schema": "chakra 0.0.4", "nodes": nodes}
 
 
-IMPORTS: Final[Mapping[str, Callable[[Any], Iterator[_Call]]]] = {"kineto": _kineto, "chakra": _chakra, "param": _param}
+IMPORTS: Mapping[str, Callable[[Any], Iterator[_Call]]] = {"kineto": _kineto, "chakra": _chakra, "param": _param}
 EXPORTS: Final = ("chrome", "perfetto", "chakra", "param")
 
 

@@ -1,0 +1,141 @@
+"""Calls of other tools: what they wrote is read, what is written for them is read again, what is damaged is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from ipcbench.errors import ConfigError, StoreError
+from ipcbench.profile.files.exchange import read_calls, write_calls
+from ipcbench.profile.records import Call, Profile
+from ipcbench.profile.summary import summarize
+from tests.profile.built import built, without_times
+
+
+def kineto(rank: int, *events: dict[str, Any]) -> dict[str, Any]:
+    return {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": list(events)}
+
+
+def comms(name: str, at_us: float, **more: Any) -> dict[str, Any]:
+    said = {"Collective name": name, "In msg nelems": 256, "Out msg nelems": 256, "dtype": "Float", "Group size": 2}
+    return {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": at_us, "dur": 20.5, "args": said | more}
+
+
+def bare(call: Call) -> Call:
+    """Return a call without what no other tool's format has."""
+    return msgspec.structs.replace(call, wait_ns=None, match=None, gap_ns=None)
+
+
+@pytest.mark.parametrize("form", ["chakra", "param"])
+@pytest.mark.parametrize("is_planned", [False, True])
+def test_what_is_written_for_another_tool_is_read_again(tmp_path: Path, form: str, is_planned: bool) -> None:
+    made = built(repetitions=1, layers=2)
+    made = without_times(made) if is_planned else made
+    more = [Call(0, 99, 0, "send", (0, 1), 6, "bfloat16", "layers.1", 5, 9, None, None, 5),
+            Call(1, 99, 0, "recv", (0, 1), 6, "bfloat16", "", 6, 9, None, None, 2),
+            Call(0, 99, 1, "all_gather", (0, 1), 4096, "float16", "lm_head", 12, 19, None, None, 3),
+            Call(0, 99, 2, "reduce_scatter", (0, 1), 4096, "int64", "", 20, 21, None, None, 1)]  # fmt: skip
+    made = replace(made, calls=(*made.calls, *more))
+    files = write_calls(made, form, tmp_path / "out")
+    assert [file.name for file in files] == ["0.json", "1.json"]
+    again = read_calls([tmp_path / "out"], form)
+    by_rank = sorted(made.calls, key=lambda call: (call.rank, call.step, call.sequence))
+    assert sorted(map(bare, again.calls), key=lambda call: (call.rank, call.step, call.sequence)) == [
+        *map(bare, by_rank)
+    ]
+    assert [call.gap_ns for call in again.calls if call.step == 99] == [5, 3, 1, 2]
+
+
+def test_a_trace_of_kineto_is_read(tmp_path: Path) -> None:
+    ranks = {"Process Group Ranks": "[0, 1]"}
+    for rank, late in ((0, 0.0), (1, 7.0)):
+        trace = kineto(
+            rank,
+            {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 5, "args": {}},
+            comms("allreduce", 100.0 + late, **ranks),
+            comms("allreduce", 100.0 + late, **ranks) | {"cat": "kernel"},
+            comms("_allgather_base", 200.0, **ranks, **{"Out msg nelems": 512, "dtype": "BFloat16"}),
+            comms("wait", 250.0),
+            comms("allreduce_sparse_special", 260.0),
+            comms("teleport", 270.0),
+            comms("send" if rank == 0 else "recv", 300.0, **{"Src Rank": 0, "Dst Rank": 1}),
+        )
+        (tmp_path / f"r{rank}.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
+    found = read_calls([tmp_path], "kineto")
+    mine = [call for call in found.calls if call.rank == 0]
+    assert [(call.op, call.bytes, call.dtype, call.ranks) for call in mine] == [
+        ("all_reduce", 1024, "float32", (0, 1)),
+        ("all_gather", 1024, "bfloat16", (0, 1)),
+        ("all_reduce", 1024, "float32", (0, 1)),
+        ("send", 1024, "float32", (0, 1)),
+    ]
+    assert (mine[0].enter_ns, mine[0].exit_ns, mine[1].gap_ns) == (100_000, 120_500, 79_500)
+    assert "2 calls of teleport were left out." in found.remarks
+    assert summarize(found).profile.calls[0].wait_ns == 7_000
+
+
+def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> None:
+    said = {"Input Dims": [[[4, 8], [2, 8]], []], "Input type": ["", "float"]}
+    event = {"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "ts": 1, "dur": 2, "args": said}
+    (tmp_path / "1.json").write_text(json.dumps(kineto(1, event)))
+    (call,) = read_calls([tmp_path / "1.json"], "kineto").calls
+    assert (call.rank, call.op, call.bytes, call.ranks) == (1, "all_reduce", 192, (0, 1))
+
+
+def test_nodes_of_chakra_as_its_own_tools_write_them_are_read(tmp_path: Path) -> None:
+    attributes = [{"name": "is_cpu_op", "boolVal": False}, {"name": "comm_type", "int64Val": "2"},
+                  {"name": "comm_size", "int64Val": "1048576"}]  # fmt: skip
+    nodes = [{"id": "1", "name": "mm", "type": "COMP_NODE", "durationMicros": "7"},
+             {"id": "2", "name": "gather", "type": 7, "startTimeMicros": "3", "attr": attributes}]  # fmt: skip
+    (tmp_path / "trace.3.json").write_text(json.dumps({"nodes": nodes}))
+    (call,) = read_calls([tmp_path / "trace.3.json"], "chakra").calls
+    assert (call.rank, call.op, call.bytes, call.gap_ns, call.enter_ns, call.exit_ns) == (
+        3, "all_gather", 1 << 20, 7_000, 3_000, None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("form", ["kineto", "chakra", "param"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3", '{"nodes": [{}]}', '{"traceEvents": [{"ph": "X", "args": 3}]}',
+                                  '[{"comms": "send", "in_msg_size": "many"}]'])  # fmt: skip
+def test_a_damaged_file_is_one_clear_line(tmp_path: Path, form: str, text: str) -> None:
+    (tmp_path / "0.json").write_text(text)
+    with pytest.raises(StoreError, match=r"0\.json: (no trace of|holds no communication call)") as caught:
+        read_calls([tmp_path / "0.json"], form)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_truncated_archive_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "0.json.gz").write_bytes(gzip.compress(b"[]" * 999)[:20])
+    with pytest.raises(StoreError, match="no trace of param"):
+        read_calls([tmp_path / "0.json.gz"], "param")
+
+
+def test_formats_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    plan = without_times(built(repetitions=1))
+    with pytest.raises(ConfigError, match="did you mean 'chakra'"):
+        read_calls([tmp_path], "chakr")
+    with pytest.raises(StoreError, match="a plan has no times"):
+        write_calls(plan, "chrome", tmp_path / "trace.json")
+    with pytest.raises(StoreError, match="has no communication calls"):
+        write_calls(built(ranks=1, repetitions=1), "param", tmp_path)
+    with pytest.raises(StoreError, match="there is no such file|No such file"):
+        read_calls([tmp_path / "none.json"], "param")
+    assert isinstance(plan, Profile)
+
+
+def test_chrome_has_an_arrow_from_the_last_rank_to_the_other(tmp_path: Path) -> None:
+    made = summarize(built(repetitions=1, tokens=1, layers=2, slow=(1, 0, 3_000_000))).profile
+    (path,) = write_calls(made, "chrome", tmp_path / "trace.json")
+    events = json.loads(path.read_bytes())["traceEvents"]
+    begins, ends = ({e["id"]: e for e in events if e["ph"] == kind} for kind in "sf")
+    matches = {call.match for call in made.calls}
+    assert begins.keys() == ends.keys()
+    assert len(begins) == len(matches)
+    assert all(begins[key]["ts"] < ends[key]["ts"] and begins[key]["pid"] != ends[key]["pid"] for key in begins)
+    assert {event["name"] for event in events if event["ph"] == "X"} >= {"prefill", "layers.0.mlp", "all_reduce"}

@@ -1,0 +1,199 @@
+"""Built profiles, whose truth is known: sums, layers, stragglers, own cost, advice, comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from ipcbench.errors import ConfigError
+from ipcbench.profile.advice import Advice, advise, register_rule
+from ipcbench.profile.compare import compare
+from ipcbench.profile.files.tables import comparison_lines, screen, verdict
+from ipcbench.profile.records import Profile, Setting, SweepPoint
+from ipcbench.profile.summary import HOST, TRANSFER, UNDIVIDED, WAIT, PhaseSummary, Summary, summarize
+from ipcbench.stats.estimates import Interval
+from tests.profile.built import HOST_NS, LAYER_NS, TRANSFER_NS, built, without_times
+
+MS = 1_000_000
+
+
+def phase(summary: Summary, name: str, rank: int) -> PhaseSummary:
+    return next(each for each in summary.phases if (each.phase, each.rank) == (name, rank))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_parts_of_a_step_add_up_to_its_wall_time(ranks: int) -> None:
+    summary = summarize(built(ranks=ranks, noise_ratio=0.2))
+    assert len(summary.phases) == 2 * ranks
+    for each in summary.phases:
+        assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall.value, rel=1e-9)
+        assert sum(part.share_ratio for part in each.buckets) == pytest.approx(1.0, rel=1e-9)
+        blocks = sum(ns for _, ns in each.blocks.values())
+        assert blocks + each.ns(WAIT, TRANSFER, HOST) == pytest.approx(each.wall.value, rel=1e-9)
+
+
+def test_each_part_is_what_it_was_made_of() -> None:
+    summary = summarize(built(noise_ratio=0.0))
+    for name in ("prefill", "decode"):
+        each, layer_ns = phase(summary, name, 0), LAYER_NS[name]
+        found = {part.name: part.ns for part in each.buckets}
+        assert found == pytest.approx({
+            "attention": 1.6 * layer_ns, "mlp": 2.0 * layer_ns, "norms": 0.1 * layer_ns, "lm_head": 0.1 * layer_ns,
+            "embedding": 0.05 * layer_ns, "other blocks": 0.4 * layer_ns, TRANSFER: 8 * TRANSFER_NS, HOST: HOST_NS,
+        })  # fmt: skip
+        assert {layer.ns for layer in each.layers} == {layer_ns + 2.0 * TRANSFER_NS}
+        assert each.coverage_ratio == pytest.approx(1 - HOST_NS / each.wall.value)
+    assert summary.tokens_per_s == pytest.approx(1e9 / phase(summary, "decode", 0).wall.value)
+
+
+def test_operators_take_the_time_of_their_block_without_communication() -> None:
+    each = phase(summarize(built(noise_ratio=0.0)), "prefill", 0)
+    found = {o.bucket: o.ns for o in each.operators if o.path == "layers.1.self_attn"}
+    block_ns = 0.4 * LAYER_NS["prefill"]
+    assert found == pytest.approx({
+        "qkv": block_ns * 0.3 / 0.95, "attention": block_ns * 0.4 / 0.95, "output": block_ns * 0.2 / 0.95,
+        HOST: block_ns * 0.05 / 0.95,
+    })  # fmt: skip
+
+
+def test_modules_within_a_block_count_to_it() -> None:
+    made = built(ranks=1, noise_ratio=0.0)
+    inner = [
+        msgspec.structs.replace(s, path=f"{s.path}.q_proj", kind="module", exclusive_ns=1000)
+        for s in made.spans if s.kind == "attention"
+    ]  # fmt: skip
+    outer = [
+        msgspec.structs.replace(s, exclusive_ns=s.exclusive_ns - 1000) if s.kind == "attention" else s
+        for s in made.spans
+    ]
+    finer = replace(made, spans=(*outer, *inner))
+    for before, after in zip(summarize(made).phases, summarize(finer).phases, strict=True):
+        assert [(p.name, p.ns) for p in after.buckets] == [(p.name, pytest.approx(p.ns)) for p in before.buckets]
+
+
+def test_a_delay_in_one_layer_of_one_rank_is_named_and_shows_as_waiting_at_the_other() -> None:
+    summary = summarize(built(slow=(1, 2, 5 * MS)))
+    assert {(s.phase, s.rank, s.path) for s in summary.slow_layers} == {
+        ("prefill", 1, "layers.2"),
+        ("decode", 1, "layers.2"),
+    }
+    for name in ("prefill", "decode"):
+        assert phase(summary, name, 0).ns(WAIT) == pytest.approx(5 * MS, rel=0.05)
+        assert phase(summary, name, 1).ns(WAIT) < MS / 10
+        late = {layer.name: layer.figure.value for layer in phase(summary, name, 1).layers}
+        assert late["layers.2"] - late["layers.1"] == pytest.approx(5 * MS, rel=0.05)
+    found = {advice.rule: advice for advice in advise(summary)}
+    assert "Give rank 1 less" in found["waiting"].action
+    assert "layers.2" in found["waiting"].evidence
+    assert "layers.2 at rank 1" in found["slowest layer"].action
+    assert "Rank 0 waits" in verdict(summary, ())
+
+
+def test_a_slow_transport_shows_as_transfer() -> None:
+    summary = summarize(built(transfer_ns=3 * MS))
+    assert phase(summary, "decode", 0).ns(TRANSFER) == pytest.approx(24 * MS, rel=1e-3)
+    assert advise(summary)[0].rule == "transfer"
+
+
+def test_a_clock_that_is_not_known_well_leaves_communication_undivided() -> None:
+    made = replace(built(), clock_error_ns=10 * MS)
+    each = phase(summarize(made), "decode", 0)
+    assert each.ns(WAIT) == each.ns(TRANSFER) == 0
+    assert each.ns(UNDIVIDED) > 8 * TRANSFER_NS
+    assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall.value)
+
+
+def test_a_quiet_equal_run_gives_no_advice_but_the_largest_part_and_no_slow_layer() -> None:
+    summary = summarize(built(transfer_ns=10_000))
+    assert {advice.rule for advice in advise(summary)} <= {"largest part"}
+    assert summary.slow_layers == ()
+
+
+def test_after_too_few_repetitions_nothing_is_claimed() -> None:
+    summary = summarize(built(repetitions=2, slow=(1, 2, 5 * MS)))
+    assert summary.slow_layers == ()
+    assert all(each.wall.interval is None for each in summary.phases)
+    assert all(total.overhead.ratio is None for total in summary.totals)
+    assert "slowest layer" not in {advice.rule for advice in advise(summary)}
+    comparison = compare(summary, summarize(built(repetitions=2, seed=4)))
+    assert all(row.ratio is None and row.verdict == "no clear difference" for row in comparison.rows)
+
+
+def test_the_own_cost_comes_from_pairs_of_repetitions() -> None:
+    made = built(noise_ratio=0.001)
+    dear = tuple(
+        msgspec.structs.replace(s, wall_ns=int(1.05 * s.wall_ns)) if s.source == "spans" else s for s in made.steps
+    )
+    for total in summarize(replace(made, steps=dear)).totals:
+        assert total.overhead.is_resolved
+        assert total.overhead.ratio is not None
+        assert total.overhead.ratio.low <= 0.05 <= total.overhead.ratio.high or total.overhead.ratio.low > 0.04
+    assert any("Own cost" in line for line in screen(summarize(made)))
+
+
+def test_a_plan_and_calls_alone_say_how_many_calls_there_are() -> None:
+    plan = summarize(without_times(built(repetitions=1)))
+    assert (plan.phases, plan.totals) == ((), ())
+    assert "plan of" in screen(plan)[0]
+    assert summarize(Profile(Setting(model="none"))).tokens_per_s is None
+
+
+def test_a_comparison_finds_what_differs_and_only_that() -> None:
+    a, b = summarize(built()), summarize(built(slow=(1, 2, 5 * MS), seed=2))
+    comparison = compare(a, b)
+    found = {(row.rank, row.name) for row in comparison.rows if row.verdict != "no clear difference"}
+    assert found == {(None, "latency"), (0, WAIT), (1, "mlp"), (1, "layers.2")}
+    assert comparison.differences == ()
+    again = compare(a, summarize(built(seed=3)))
+    assert [row.name for row in again.rows if row.verdict != "no clear difference"] == []
+
+
+def test_a_comparison_says_which_settings_differ() -> None:
+    a, b = summarize(built()), summarize(built(ranks=1))
+    comparison = compare(a, b)
+    assert ("parallel", "tp2", "none") in comparison.differences
+    assert "parallel: tp2, none" in comparison.remarks[0]
+    lines = comparison_lines(comparison)
+    assert "differ clearly" in lines[0]
+
+
+def test_the_screen_has_thirty_lines_of_110_columns_at_most() -> None:
+    for made in (built(slow=(1, 2, 5 * MS)), built(ranks=4, layers=12), built(ranks=1)):
+        summary = summarize(made)
+        lines = screen(summary, advise(summary))
+        assert len(lines) <= 30
+        assert max(map(len, lines)) <= 110
+        assert lines[0].startswith("A decoded token takes ")
+        assert lines[-1].startswith(("Not available here: ", "  "))
+
+
+def test_a_sweep_says_which_division_is_quickest_only_where_it_clearly_is() -> None:
+    def point(parallel: str, low: float, high: float) -> SweepPoint:
+        figures = {"time_per_token_ns": Interval(low, (low + high) / 2, high)}
+        return SweepPoint("parallel", {"parallel": parallel, "transport": "shm", "threads": 1}, figures)
+
+    summary = summarize(Profile(Setting(model="none")))
+    alone = point("none", 2e6, 2.2e6)
+    (found,) = advise(summary, [alone, point("tp2", 1e6, 1.1e6), point("pp2", 3e6, 3.3e6)])
+    assert "tp2 over shm" in found.action
+    assert found.gain_ratio == pytest.approx(0.5)
+    assert advise(summary, [alone, point("tp2", 1.9e6, 2.1e6)]) == ()
+    (found,) = advise(summary, [alone, point("tp2", 3e6, 3.1e6)])
+    assert "one process" in found.action
+
+
+def test_an_own_rule_is_asked_and_a_second_of_its_name_refused() -> None:
+    def rule(summary: Summary, _: object) -> list[Advice]:
+        return [Advice("test", "Do it.", f"{len(summary.phases)} phases.", 0.99, "always")]
+
+    register_rule("test", rule)
+    try:
+        assert advise(summarize(built(repetitions=3)))[0].action == "Do it."
+        with pytest.raises(ConfigError, match="a name that no rule has"):
+            register_rule("test", rule)
+    finally:
+        from ipcbench.profile import advice
+
+        del advice._RULES["test"]
