@@ -6,6 +6,7 @@ so that a disturbed step is in none of them, scaled to the median of all.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ipcbench.profile.comm.waits import Totals, matched, totals
+from ipcbench.profile.comm.waits import Bubble, Totals, bubble, matched, totals
 from ipcbench.profile.records import Call, Operator, Phase, Profile, Source, Span, Step
 from ipcbench.profile.timing.overhead import Overhead, overhead
 from ipcbench.stats.bootstrap import median_estimate
@@ -134,6 +135,7 @@ class PhaseTotal:
         latency: from the first rank's start of a step to the last one's end, of steps without instruments if any.
         overhead: what spans add, from pairs of repetitions.
         totals: of communication; None if none was recorded.
+        bubble: of a pipeline.
     """
 
     phase: Phase
@@ -141,6 +143,7 @@ class PhaseTotal:
     is_plain: bool
     overhead: Overhead
     totals: Totals | None
+    bubble: Bubble | None
 
 
 @dataclass(frozen=True)
@@ -285,9 +288,15 @@ class _Reader:
         """Return a phase over all ranks."""
         plain, spans = (self._latency(phase, source) for source in ("plain", "spans"))
         cost = overhead(plain.rounds if plain else (), spans.rounds if spans else ())
-        timed = {step.number for step in self.profile.steps if step.phase == phase and step.source != "operators"}
-        calls = [call for call in self.profile.calls if call.step in timed]
-        return PhaseTotal(phase, plain or spans, plain is not None, cost, totals(calls) if calls else None)
+        steps = [step for step in self.profile.steps if step.phase == phase and step.source != "operators"]
+        numbers = {step.number for step in steps}
+        calls = [call for call in self.profile.calls if call.step in numbers]
+        stages, found = re.search(r"pp(\d+)", self.profile.setting.parallel), None
+        if stages and int(stages[1]) > 1:
+            found = bubble(
+                calls, steps, int(stages[1]), self.profile.setting.micro_batches if phase == "prefill" else 1
+            )
+        return PhaseTotal(phase, plain or spans, plain is not None, cost, totals(calls) if calls else None, found)
 
     def _latency(self, phase: Phase, source: Source) -> Figure | None:
         groups: dict[int, list[Step]] = defaultdict(list)

@@ -168,8 +168,10 @@ def _to_chakra(calls: Sequence[Call]) -> dict[str, Any]:
             add("computing", "COMP_NODE", call.gap_ns, None)
         kind = {"send": "COMM_SEND_NODE", "recv": "COMM_RECV_NODE"}.get(call.op, "COMM_COLL_NODE")
         src, dst = call.ranks if call.op in {"send", "recv"} else (None, None)
-        add(call.op, kind, _took(call), call.enter_ns, comm_type=_OPS.get(call.op), comm_size=call.bytes, comm_src=src,
-            comm_dst=dst, pg_ranks=json.dumps(call.ranks), dtype=call.dtype, path=call.path, step=call.step)  # fmt: skip
+        add(
+            call.op, kind, _took(call), call.enter_ns, comm_type=_OPS.get(call.op), comm_size=call.bytes, comm_src=src,
+            comm_dst=dst, pg_ranks=json.dumps(call.ranks), dtype=call.dtype, path=call.path, step=call.step,
+        )  # fmt: skip
     return {"schema": "chakra 0.0.4", "nodes": nodes}
 
 

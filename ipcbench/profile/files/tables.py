@@ -84,6 +84,14 @@ def sentences(summary: Summary) -> Iterator[str]:
         yield f"The model's own forward covers {100 * least.coverage_ratio:.1f} % of the steps or more."
     if summary.tokens_per_s is not None:
         yield f"{number(summary.tokens_per_s)} tokens/s are decoded, of all sequences of the batch."
+    for total in summary.totals:
+        if total.bubble:
+            measured, formula = percent(total.bubble.measured_ratio), percent(total.bubble.formula_ratio)
+            yield f"The pipeline's bubble in {total.phase} is {measured}; {formula} by (p − 1) / (m + p − 1)."
+        for late in total.totals.stragglers[:1] if total.totals else ():
+            mean = format_duration_ns(late.late_ns / late.count)
+            where = printable(late.path) or "unknown modules"
+            yield f"In {total.phase}, rank {late.rank} entered last {late.count:,} times in {where}, by {mean} each."
     for each in summary.slow_layers[:2]:
         yield (
             f"{each.path} takes {format_duration_ns(each.ns)} at rank {each.rank} in {each.phase}, "
