@@ -227,7 +227,8 @@ class Decoder(nn.Module):
         self.facts, self.form, self.first = model, form, layers.start if layers else 0
         layers = layers or range(model.num_hidden_layers)
         is_first, is_last = layers.start == 0, layers.stop == model.num_hidden_layers
-        self.embed_tokens = nn.Embedding(model.vocab_size, model.hidden_size) if is_first else None
+        table = torch.empty(model.vocab_size, model.hidden_size)  # drawing it on `meta` would load torch's compiler
+        self.embed_tokens = nn.Embedding.from_pretrained(table) if is_first else None
         self.layers = nn.ModuleList([Layer(model, form, index) for index in range(len(layers))])
         self.rotary_emb = Rotary(model.head_dim)
         self.norm = RMSNorm(model.hidden_size) if is_last else None
