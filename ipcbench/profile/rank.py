@@ -30,6 +30,7 @@ from ipcbench.profile.model.parallel import Runner, require_memory
 from ipcbench.profile.model.plan import Plan
 from ipcbench.profile.records import Operator, Phase, Profile, Setting, Source, Span, Step
 from ipcbench.profile.timing import flops
+from ipcbench.profile.timing.memory import measure
 from ipcbench.profile.timing.operators import operators
 from ipcbench.profile.timing.spans import Spans
 from ipcbench.util.clock import now_ns
@@ -167,7 +168,8 @@ class Rank:
 
     def memory(self) -> Profile:
         """Return this rank's memory, from an iteration of its own."""
-        return Profile(self.setting)
+        taken = measure(lambda: [forward() for _, _, forward in self._steps()], self.runner, self.device, self.index)
+        return Profile(self.setting, memory=(taken,))
 
     def _timed(self, forward: Forward, phase: Phase, position: int, source: Source | None, number: int) -> Step:
         """Carry out one step, which all ranks begin together."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import psutil
 
+from ipcbench.backend import Launcher
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.group import Group
 from ipcbench.processes.control_channel import Switchboard
@@ -110,7 +111,8 @@ def _on_gpu() -> list[SweepPoint]:
 def _movers(transport: str, world: int) -> Iterator[Group]:
     """Start processes that are joined over a transport."""
     with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard, ExitStack() as undo:
-        launcher, addresses = "spawn", []
+        launcher: Launcher = "spawn"
+        addresses: list[dict[str, Any]] = []
         if transport not in {"memory", "gloo"}:
             launcher = get_backend(transport).capabilities.launcher
             addresses = create_mesh(transport, world, name=run_dir.channel_name)

@@ -21,24 +21,12 @@ from ipcbench.profile.records import Profile, Setting, Step, SweepPoint
 from ipcbench.profile.run import Logits, disagreement, profile, reference_logits, resolved
 from ipcbench.profile.summary import COMMUNICATION, summarize
 from ipcbench.profile.sweep.cases import Budget, Done, Say, figure, measure
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 
 LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES: Final = (1, 2, 4, 8)
 OUTPUTS: Final = (50, 100, 200)
 PLANS: Final = ("none", "tp2", "pp2")
-
-GRADES: Final = {"tp": (0.75, 0.50), "pp": (0.60, 0.40)}
-"""Kind of parallelism → efficiency from which on it is good, and below which it is poor."""
-
-
-def grade(parallel: str, efficiency: Interval) -> str:
-    """Return `good`, `fair` or `poor`; `good or fair`, as far as the interval leaves it open."""
-    plan = Plan.parse(parallel)
-    good, poor = GRADES["tp" if plan.tp > 1 else "pp"]
-    names = ("poor", "fair", "good")
-    low, high = (int(value > poor) + int(value > good) for value in (efficiency.low, efficiency.high))
-    return " or ".join(names[low : high + 1])
 
 
 def sweep_seq(

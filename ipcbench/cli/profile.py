@@ -1,0 +1,144 @@
+"""`ipcbench profile`: where a model's time goes, layer by layer, and what its ranks say to each other."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ipcbench.cli import EXIT_FAILED
+from ipcbench.cli.options import Choice, Group, a_path, progress_options
+from ipcbench.cli.output import RESULTS_ROOT, tell, text_width
+from ipcbench.cli.profile_options import (
+    import_all,
+    model_options,
+    print_lines,
+    read,
+    sayer,
+    setting_of,
+    shape_options,
+    transport_option,
+)
+from ipcbench.cli.profile_sweep import sweep
+from ipcbench.cli.profile_traffic import give, replay, synth, take
+
+if TYPE_CHECKING:
+    from ipcbench.profile.records import Profile
+
+
+@click.group("profile", cls=Group, invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Profile a model: its layers and operators, and the communication of its ranks over any transport.
+
+    `run`, `sweep seq`, `sweep parallel` and gloo need torch: pip install 'ipcbench[profile]'. Everything that reads,
+    plans or replays a profile does not.
+    """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+for _part in (sweep, synth, replay, take, give):
+    command.add_command(_part)
+
+
+@command.command("run", short_help="Run a model on one rank or several, and say where its time goes.")
+@model_options
+@shape_options
+@transport_option
+@click.option(
+    "--detail",
+    type=Choice(["block", "module", "op"]),
+    default="op",
+    show_default=True,
+    help="Spans of blocks, or of every module; `op`: of blocks, and their operators in repetitions of their own.",
+)
+@click.option(
+    "--import", "imports", multiple=True, metavar="MODULE", help="Import it first: your own buckets, metrics, plots."
+)
+@click.option("--out", metavar="FOLDER", show_default="results/profile-TIME", help="Where the files go.")
+@progress_options
+def run(**given: Any) -> int:
+    """Run a model, and say where its time goes, layer by layer, and what its ranks say to each other.
+
+    The logits of several ranks are compared with those of one process. Under torchrun, this process is a rank.
+
+    Exit codes: 0 done; 1 a rank failed, or the logits are wrong; 2 bad input, or torch is missing.
+    """
+    from ipcbench.profile.run import disagreement, profile
+
+    import_all(given["imports"])
+    made = profile(setting_of(given), imports=given["imports"], say=sayer(given))
+    if made is None:
+        return 0
+    folder = Path(given["out"] or RESULTS_ROOT / time.strftime("profile-%Y%m%d-%H%M%S"))
+    _show(made, folder, quiet=given["quiet"])
+    if made.agreement is not None and not made.agreement.holds:
+        tell(f"ipcbench: error: {disagreement(made.agreement)}")
+        return EXIT_FAILED
+    return 0
+
+
+def _show(made: Profile, folder: Path, *, quiet: bool = False) -> None:
+    """Write a profile's files, and print it on one screen."""
+    from ipcbench.profile.advice import advise
+    from ipcbench.profile.files import write_files
+    from ipcbench.profile.files.tables import screen
+    from ipcbench.profile.summary import summarize
+
+    write_files(made, folder)
+    summary = summarize(made)
+    print_lines(screen(summary, advise(summary)))
+    if not quiet:
+        tell(f"files: {folder}")
+
+
+@command.command("check", short_help="Say what can be measured on this machine, and what that needs.")
+@progress_options
+def check(**given: Any) -> int:
+    """Say within half a minute what this machine can and cannot measure, and what the rest needs.
+
+    Exit codes: 0 a model can be run; 1 torch is missing.
+    """
+    from ipcbench.profile.check import check as look
+    from ipcbench.render.table import Table, make_columns
+    from ipcbench.render.text import aligned
+
+    found = look(sayer(given))
+    words = {True: "yes", False: "no", None: "partly"}
+    rows = tuple((each.what, words[each.can], each.detail) for each in found)
+    print_lines(
+        aligned(Table("What can be measured here", make_columns(["what", "", "detail"], (0, 1, 2)), rows), text_width())
+    )
+    return 0 if found[0].can else EXIT_FAILED
+
+
+@command.command("report", short_help="Print a profile again, and write its files anew.")
+@click.argument("path", metavar="FOLDER", shell_complete=a_path("dir"))
+@click.option("--full", is_flag=True, help="Every table in place of one screen.")
+@click.option(
+    "--import", "imports", multiple=True, metavar="MODULE", help="Import it first: your own metrics and plots."
+)
+@click.option("--out", metavar="FOLDER", show_default="the profile's own", help="Where the files go.")
+def report(path: str, full: bool, imports: tuple[str, ...], out: str | None) -> int:
+    """Print a profile, a folder or its profile.json, and write its files anew."""
+    import_all(imports)
+    made = read(path)
+    where = Path(path)
+    _show(made, Path(out) if out else where if where.is_dir() else where.parent)
+    return 0
+
+
+@command.command("compare", short_help="Compare two profiles, figure by figure.")
+@click.argument("a", metavar="A", shell_complete=a_path("dir"))
+@click.argument("b", metavar="B", shell_complete=a_path("dir"))
+def compare(a: str, b: str) -> int:
+    """Compare profile B with profile A: wall times, buckets, layers and communication, each ratio with its interval."""
+    from ipcbench.profile.compare import compare as compared
+    from ipcbench.profile.files.tables import comparison_lines
+    from ipcbench.profile.summary import summarize
+
+    print_lines(comparison_lines(compared(summarize(read(a)), summarize(read(b)))))
+    return 0

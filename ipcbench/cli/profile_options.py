@@ -1,0 +1,135 @@
+"""What the commands of `ipcbench profile` share: the options of a setting, reading, progress."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from ipcbench.cli.options import Choice, FunctionOrCommand
+from ipcbench.cli.output import tell
+from ipcbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ipcbench.profile.records import Profile, Setting
+    from ipcbench.profile.run import Say
+
+_TELL_EVERY_S = 2.0
+_MODEL = "qwen3-tiny, qwen3-small, a preset as qwen3-0.6b, a config.json, a folder of transformers, or module:factory."
+
+
+def options(
+    *added: Callable[[FunctionOrCommand], FunctionOrCommand],
+) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return options as one decorator, in this order."""
+
+    def add(function: FunctionOrCommand) -> FunctionOrCommand:
+        for option in reversed(added):
+            function = option(function)
+        return function
+
+    return add
+
+
+def whole(name: str, default: int, text: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return an option that takes a whole number."""
+    return click.option(name, type=int, default=default, show_default=True, metavar="N", help=text)
+
+
+model_options = options(
+    click.option("--model", default="qwen3-tiny", show_default=True, metavar="NAME", help=f"What to run: {_MODEL}"),
+    whole("--steps", 10, "Repetitions with instruments, and as many without."),
+    whole("--warmup", 3, "Repetitions before, which are not counted."),
+    click.option(
+        "--dtype",
+        type=Choice(["float32", "bfloat16", "float16"]),
+        default="float32",
+        show_default=True,
+        help="Of weights and activations.",
+    ),
+    click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
+    whole("--threads", 1, "Threads of each rank."),
+    click.option("--attn", type=Choice(["eager", "sdpa"]), default="sdpa", show_default=True, help="Attention."),
+    click.option("--fused", is_flag=True, help="One linear layer for q, k and v, and one for gate and up."),
+)
+shape_options = options(
+    click.option(
+        "--parallel",
+        default="none",
+        show_default=True,
+        metavar="PLAN",
+        help="How the model is divided: none, tpN, ppN, tpNppM or split.",
+    ),
+    whole("--seq", 128, "Tokens of the prompt."),
+    whole("--batch", 1, "Sequences."),
+    whole("--tokens", 8, "Tokens decoded after the prompt."),
+    click.option(
+        "--phase", default="prefill,decode", show_default=True, metavar="NAME,…", help="prefill, decode, or both."
+    ),
+    whole("--micro-batches", 1, "Parts into which a pipeline divides the batch."),
+)
+transport_option = click.option(
+    "--transport",
+    default="none",
+    show_default="gloo for several ranks",
+    metavar="NAME",
+    help="gloo, nccl or a backend.",
+)
+
+
+def setting_of(given: dict[str, Any]) -> Setting:
+    """Return the setting of the options.
+
+    Raises:
+        ConfigError: a phase is unknown, or there is none.
+    """
+    from ipcbench.profile.records import Phase, Setting
+
+    known = get_args(Phase)
+    asked = [name.strip() for name in str(given.get("phase", "prefill,decode")).split(",") if name.strip()]
+    if not asked or not {*asked} <= {*known}:
+        raise ConfigError("--phase", given.get("phase"), known)
+    names = {"attn": "attention", "fused": "is_fused"}
+    values = {names.get(name, name): value for name, value in given.items()}
+    fields = {name: values[name] for name in Setting.__dataclass_fields__ if name in values}
+    return Setting(**fields, phases=tuple(name for name in known if name in asked))
+
+
+def sayer(given: dict[str, Any]) -> Say:
+    """Return what prints the progress, at most a line every two seconds; nothing if it is not wanted."""
+    last_s = 0.0
+
+    def say(line: str) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s > _TELL_EVERY_S:
+            last_s = time.monotonic()
+            tell(line)
+
+    return say if given["progress"] and not given["quiet"] else lambda _: None
+
+
+def import_all(names: Sequence[str]) -> None:
+    """Import the modules that `--import` names."""
+    for name in names:
+        try:
+            import_module(name)
+        except ModuleNotFoundError as error:
+            raise ConfigError("--import", name, f"a module that can be imported ({error})") from error
+
+
+def print_lines(lines: Sequence[str]) -> None:
+    """Print lines to stdout."""
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.stdout.flush()  # so that a closed pipe is an error here, not after the exit
+
+
+def read(path: str) -> Profile:
+    """Return the profile of a folder, or of its profile.json."""
+    from ipcbench.profile.records import read_profile
+
+    return read_profile(Path(path))

@@ -1,0 +1,167 @@
+"""`ipcbench profile sweep`: latency by length, what more ranks bring, bandwidth."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ipcbench.cli import EXIT_FAILED
+from ipcbench.cli.options import FunctionOrCommand, Group, backend_names, progress_options, some_of
+from ipcbench.cli.output import RESULTS_ROOT, tell
+from ipcbench.cli.profile_options import model_options, options, print_lines, sayer, setting_of, whole
+from ipcbench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ipcbench.profile.records import SweepPoint
+    from ipcbench.profile.sweep.cases import Budget, Done
+
+
+@click.group("sweep", cls=Group, invoke_without_command=True)
+@click.pass_context
+def sweep(context: click.Context) -> None:
+    """Measure many settings: latency by length, what more ranks bring, bandwidth."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+def _listed(name: str, default: str, text: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    return click.option(name, default=default, show_default=True, metavar="A,…", help=text)
+
+
+_transports = click.option(
+    "--transport",
+    "transports",
+    default="gloo,shm",
+    show_default=True,
+    shell_complete=some_of(lambda: ("gloo", *backend_names())),
+    metavar="NAME,…",
+    help="Transports to measure.",
+)
+_end = options(
+    click.option(
+        "--budget", default="2min", show_default=True, metavar="TIME", help="What does not fit is not measured."
+    ),
+    click.option("--full", is_flag=True, help="Measure every case, however long it takes."),
+    click.option("--out", metavar="FOLDER", show_default="results/profile-sweep-TIME", help="Where the files go."),
+    progress_options,
+)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    """Return the numbers of a list, of which each is at least 1.
+
+    Raises:
+        ConfigError: there is none, or one is something else.
+    """
+    names = _names(text)
+    if not names or not all(name.isdecimal() and int(name) > 0 for name in names):
+        raise ConfigError(option, text, "whole numbers from 1, joined by commas")
+    return tuple(int(name) for name in names)
+
+
+def _budget(given: dict[str, Any]) -> Budget:
+    from ipcbench.profile.sweep.cases import Budget
+    from ipcbench.util.units import parse_duration_s
+
+    limit_s = parse_duration_s(given["budget"], "--budget")
+    return Budget(None if given["full"] else limit_s)
+
+
+def _keeper(given: dict[str, Any]) -> tuple[Done, Path]:
+    """Return what writes the cases so far, and the folder."""
+    from ipcbench.profile.files.sweeps import write_sweep
+
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    folder = Path(given["out"] or RESULTS_ROOT / f"profile-sweep-{stamp}")
+
+    def done(points: Sequence[SweepPoint]) -> None:
+        write_sweep(points, folder, stamp)
+
+    return done, folder
+
+
+def _finish(points: Sequence[SweepPoint], folder: Path) -> int:
+    """Write the pictures and the report, print it, and return the exit code."""
+    from ipcbench.profile.files.sweeps import sweep_lines, write_report
+
+    write_report(points, folder)
+    print_lines(sweep_lines(points))
+    tell(f"files: {folder}")
+    return EXIT_FAILED if all(point.status != "measured" for point in points) else 0
+
+
+@sweep.command("seq", short_help="Latency by length, batch and output, for several ways to divide the model.")
+@model_options
+@_listed("--seq", "128,256,512,1024,2048,4096,8192", "Tokens of the prompt.")
+@_listed("--batch", "1,2,4,8", "Sequences.")
+@_listed("--tokens", "50,100,200", "Tokens decoded.")
+@_listed("--parallel", "none,tp2,pp2", "Ways to divide the model.")
+@click.option("--transport", default="shm", show_default=True, metavar="NAME", help="Of several ranks.")
+@_end
+def seq(**given: Any) -> int:
+    """Measure the time to the first token, the time per further token, and tokens per second.
+
+    Exit codes: 0 done; 1 nothing could be measured; 2 bad input.
+    """
+    from ipcbench.profile.sweep.models import sweep_seq
+
+    axes = {name: given.pop(name) for name in ("seq", "batch", "tokens", "parallel")}
+    lengths, batches, outputs = (_numbers(f"--{name}", axes[name]) for name in ("seq", "batch", "tokens"))
+    done, folder = _keeper(given)
+    plans = _names(axes["parallel"])
+    points = sweep_seq(setting_of(given), lengths, batches, outputs, plans, _budget(given), done, sayer(given))
+    return _finish(points, folder)
+
+
+@sweep.command("parallel", short_help="What more ranks bring, by degree and transport.")
+@model_options
+@whole("--seq", 128, "Tokens of the prompt.")
+@whole("--batch", 1, "Sequences.")
+@whole("--tokens", 8, "Tokens decoded.")
+@whole("--rounds", 3, "How often each has its turn.")
+@_listed("--parallel", "tp2,pp2", "Ways to divide the model.")
+@_transports
+@_end
+def parallel(**given: Any) -> int:
+    """Measure speed-up and efficiency against one process, with the threads of one rank and with all, and the share of
+    communication.
+
+    Exit codes: 0 done; 1 nothing could be measured; 2 bad input.
+    """
+    from ipcbench.profile.sweep.models import sweep_parallel
+
+    plans, names = _names(given.pop("parallel")), _names(given.pop("transports"))
+    done, folder = _keeper(given)
+    base = setting_of(given)
+    return _finish(sweep_parallel(base, plans, names, given["rounds"], _budget(given), done, sayer(given)), folder)
+
+
+@sweep.command("bandwidth", short_help="Bytes per second of memory, transports and collective operations.")
+@_listed("--sizes", "1MiB,4MiB,16MiB,64MiB,256MiB,1GiB,2GiB", "Bytes of a message; what does not fit is not measured.")
+@whole("--ranks", 2, "Processes of a collective operation.")
+@_transports
+@_end
+def bandwidth(**given: Any) -> int:
+    """Measure copies in memory, messages one way and both ways, and collective operations, over every transport.
+
+    Exit codes: 0 done; 1 nothing could be measured; 2 bad input. Only gloo needs torch.
+    """
+    from ipcbench.profile.sweep.bandwidth import sweep_bandwidth
+    from ipcbench.spec.checks import whole_number
+    from ipcbench.util.units import parse_bytes
+
+    ranks = whole_number("--ranks", given["ranks"], 2, 64)
+    sizes = [parse_bytes(text, "--sizes") for text in _names(given["sizes"])]
+    if not sizes or any(size == 0 or size % (4 * ranks) for size in sizes):
+        raise ConfigError("--sizes", given["sizes"], f"multiples of {4 * ranks} bytes, 4 for each rank")
+    done, folder = _keeper(given)
+    names = _names(given["transports"])
+    return _finish(sweep_bandwidth(names, sizes, ranks, _budget(given), done, sayer(given)), folder)
