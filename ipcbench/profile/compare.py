@@ -87,7 +87,8 @@ def _both(a: tuple[Part, ...], b: tuple[Part, ...]) -> Iterator[tuple[Part, Part
 
 def _judged(row: Row, among: int) -> Row:
     """Return a row with its verdict; repetitions of one number in two runs have nothing to do with each other."""
-    if row.a.estimate is None or row.b.estimate is None or not (row.a.interval and row.b.interval):
+    found = row.a.estimate, row.b.estimate
+    if found[0] is None or found[1] is None:
         return row
-    a, b = (replace(estimate, rounds={}) for estimate in (row.a.estimate, row.b.estimate))
+    a, b = replace(found[0], rounds={}), replace(found[1], rounds={})
     return replace(row, ratio=ratio(b, a, among=among), verdict=verdict(b, a, among=among))

@@ -139,6 +139,11 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     gap_ns: int | None = None
     """The rank's own work before it, since the call before it or the step's start."""
 
+    @property
+    def took_ns(self) -> int | None:
+        """Return its time with waiting."""
+        return None if self.enter_ns is None or self.exit_ns is None else self.exit_ns - self.enter_ns
+
 
 class Memory(msgspec.Struct, frozen=True):
     """Memory of one rank."""

@@ -39,28 +39,25 @@ _SLOW_RATIO = 1.1
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A median over repetitions."""
+    """A median over repetitions, ns."""
 
     value: float
     rounds: tuple[float, ...]
     """The median of each repetition, in their order."""
-    estimate: Estimate | None
+    interval: Interval | None
+    """Of 95 %; None after too few repetitions."""
 
     @property
-    def rounds_count(self) -> int:
-        """Return how many repetitions there are."""
-        return len(self.rounds)
-
-    @property
-    def interval(self) -> Interval | None:
-        """Return the 95 % interval; None after too few repetitions."""
-        return self.estimate.interval() if self.estimate and self.rounds_count >= MIN_CLAIM_ROUNDS else None
+    def estimate(self) -> Estimate | None:
+        """Return what it takes to compare it with another one of the run; None after too few repetitions."""
+        found = median_estimate(self.rounds, np.random.default_rng(0)) if self.interval else None
+        by_order = {str(number): np.log([max(each, 1e-3)]) for number, each in enumerate(self.rounds)}
+        return found and replace(found, rounds=by_order)
 
     def is_slower(self, other: Figure, among: int) -> bool:
         """Return whether it is clearly slower than another figure of the run, of so many that both were chosen from."""
-        if self.estimate is None or other.estimate is None:
-            return False
-        return verdict(self.estimate, other.estimate, among=among) == "slower"
+        a, b = self.estimate, other.estimate
+        return a is not None and b is not None and verdict(a, b, among=among) == "slower"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +277,9 @@ class _Reader:
             groups[self.repetitions[step.number]].append(value)
         rounds = [float(np.median(group)) for group in groups.values()]
         value = float(np.median(rounds))
-        found = median_estimate(rounds, np.random.default_rng(0)) if value > 0 else None
-        by_order = {str(number): np.log([max(each, 1e-3)]) for number, each in enumerate(rounds)}
-        return Figure(value, tuple(rounds), found and replace(found, rounds=by_order))
+        enough = value > 0 and len(rounds) >= MIN_CLAIM_ROUNDS
+        found = median_estimate(rounds, np.random.default_rng(0)) if enough else None
+        return Figure(value, tuple(rounds), found.interval() if found else None)
 
     def total(self, phase: Phase) -> PhaseTotal:
         """Return a phase over all ranks."""

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from statistics import fmean, pstdev
 from typing import Any, Final
 
 from ipcbench.profile.advice import Advice
 from ipcbench.profile.files import tables
 from ipcbench.profile.records import Call, SweepPoint, Unavailable
-from ipcbench.profile.summary import COMMUNICATION, HOST, Figure, Part, PhaseSummary, Summary
+from ipcbench.profile.summary import COMMUNICATION, HOST, Summary
 from ipcbench.render.text import bullets, csv_text, escape, markdown_table
 
 UNITS: Final = {
     "*_time, *_latency": "s", "*_percentage, percentage": "% of the steps' wall time", "*_bandwidth_gbps": "GB/s",
-    "total_data*, *_bytes, tensor_size": "B", "*_ns": "ns", "*_ratio": "1",
+    "total_data*, *_bytes, tensor_size": "B", "*_ns, value, rounds, low, estimate, high": "ns", "*_ratio": "1",
 }  # fmt: skip
 METHOD: Final = (
     "Times come from spans around the model's modules; the shares of operators within a block from steps of their own, "
@@ -46,7 +45,7 @@ def timings_csv(summary: Summary) -> str:
         row = {"op_name": span.kind, "op_type": "compute", "start_ns": span.start_ns, "duration_ns": span.duration_ns}
         rows.append(_at(steps, span.rank, span.step, span.path) | row | {"exclusive_ns": span.exclusive_ns})
     for call in profile.calls:
-        row = {"op_name": call.op, "op_type": "communication", "start_ns": call.enter_ns, "duration_ns": _took(call)}
+        row = {"op_name": call.op, "op_type": "communication", "start_ns": call.enter_ns, "duration_ns": call.took_ns}
         rows.append(_at(steps, call.rank, call.step, call.path) | row | {"bytes": call.bytes, "wait_ns": call.wait_ns})
     rows += [
         {
@@ -65,10 +64,6 @@ def _at(steps: Mapping[tuple[int, int], Any], rank: int, number: int, path: str)
     return {"rank": rank, "step": number, "layer_name": path, "device_id": rank, **known}
 
 
-def _took(call: Call) -> int | None:
-    return None if call.enter_ns is None or call.exit_ns is None else call.exit_ns - call.enter_ns
-
-
 def _times_s(times_ns: Sequence[float]) -> dict[str, float | int]:
     """Return the earlier system's figures of times; none without any."""
     if not times_ns:
@@ -77,28 +72,6 @@ def _times_s(times_ns: Sequence[float]) -> dict[str, float | int]:
     return {
         "count": len(seconds), "total_time": sum(seconds), "avg_time": fmean(seconds), "std_time": pstdev(seconds),
         "min_time": min(seconds), "max_time": max(seconds),
-    }  # fmt: skip
-
-
-def _figure(figure: Figure | None, unit: str = "_ns") -> dict[str, Any]:
-    if figure is None:
-        return {}
-    interval = figure.interval
-    ends = {} if interval is None else {f"low{unit}": interval.low, f"high{unit}": interval.high}
-    return {f"median{unit}": figure.value, **ends, "rounds_count": figure.rounds_count}
-
-
-def _part(part: Part) -> dict[str, Any]:
-    return {"ns": part.ns, "share_ratio": part.share_ratio, "communication_ns": part.communication_ns,
-            "own": _figure(part.figure)}  # fmt: skip
-
-
-def _phase(each: PhaseSummary) -> dict[str, Any]:
-    return {
-        "phase": each.phase, "rank": each.rank, "steps_count": each.steps_count, "wall": _figure(each.wall),
-        "coverage_ratio": each.coverage_ratio, "buckets": {part.name: _part(part) for part in each.buckets},
-        "layers": {part.name: _part(part) for part in each.layers},
-        "operators": [asdict(operator) for operator in each.operators],
     }  # fmt: skip
 
 
@@ -119,14 +92,10 @@ def analysis(
     }
     return {
         "units": UNITS,
-        "phases": [_phase(each) for each in summary.phases],
-        "whole": [
-            {"phase": total.phase, "latency": _figure(total.latency), "is_plain": total.is_plain,
-             "overhead": total.overhead, "overhead_is_resolved": total.overhead.is_resolved}
-            for total in summary.totals
-        ],
+        "phases": summary.phases,
+        "whole": summary.totals,
         "tokens_per_s": summary.tokens_per_s,
-        "slow_layers": [asdict(each) for each in summary.slow_layers],
+        "slow_layers": summary.slow_layers,
         "layer_breakdown": {path: _times_s(times) for path, times in layers.items()},
         "operation_breakdown": operations,
         "by_operation_type": {
@@ -137,7 +106,7 @@ def analysis(
         },
         "communication_analysis": _communication(summary),
         "memory_analysis": summary.profile.memory,
-        "advice": [asdict(each) for each in advice],
+        "advice": advice,
         "metrics": {name: metric(summary) for name, metric in metrics.items()},
     }  # fmt: skip
 
@@ -145,7 +114,7 @@ def analysis(
 def _communication(summary: Summary) -> dict[str, Any]:
     """Return the earlier system's totals over all steps with spans."""
     steps = {(s.rank, s.number): s.wall_ns for s in summary.profile.steps if s.source == "spans"}
-    took = [ns for c in summary.profile.calls if (c.rank, c.step) in steps and (ns := _took(c)) is not None]
+    took = [ns for c in summary.profile.calls if (c.rank, c.step) in steps and (ns := c.took_ns) is not None]
     if not took:
         return {"total_comm_ops": len(summary.profile.calls), "comm_percentage": None}
     total = sum(took)
@@ -156,24 +125,21 @@ def _communication(summary: Summary) -> dict[str, Any]:
 def communication(summary: Summary) -> dict[str, Any]:
     """Return comm_analysis.json."""
     calls = summary.profile.calls
-    groups: dict[str, list[Call]] = defaultdict(list)
+    ops, sizes = defaultdict[str, list[Call]](list), defaultdict[str, list[Call]](list)
     for call in calls:
-        groups[call.op].append(call)
-    sized = {
-        name: [c for c in calls if low <= c.bytes < high]
-        for (name, high), low in zip(_SIZES, (0, *(size for _, size in _SIZES)), strict=False)
-    }
+        ops[call.op].append(call)
+        sizes[next(name for name, limit in _SIZES if call.bytes < limit)].append(call)
     return {
         "units": UNITS,
         "summary": _communication(summary) | {"total_data_transferred": sum(call.bytes for call in calls)},
-        "by_operation_type": {op: _operation(each) for op, each in groups.items()},
-        "bandwidth_analysis": {"by_size_range": {name: _operation(each) for name, each in sized.items() if each}},
-        "by_size": [{"phase": t.phase, **asdict(t.totals)} for t in summary.totals if t.totals],
+        "by_operation_type": {op: _operation(each) for op, each in ops.items()},
+        "bandwidth_analysis": {"by_size_range": {name: _operation(each) for name, each in sizes.items()}},
+        "by_size": [{"phase": total.phase, "totals": total.totals} for total in summary.totals],
     }
 
 
 def _operation(calls: Sequence[Call]) -> dict[str, Any]:
-    timed = [(call, ns) for call in calls if (ns := _took(call))]
+    timed = [(call, ns) for call in calls if (ns := call.took_ns)]
     rates = [call.bytes / ns for call, ns in timed]
     waits = [call.wait_ns for call in calls if call.wait_ns is not None]
     transfer = [ns - call.wait_ns for call, ns in timed if call.wait_ns is not None]
@@ -188,8 +154,8 @@ def records(summary: Summary) -> list[dict[str, Any]]:
     """Return comm_records.json."""
     return [
         {
-            "timestamp": None if call.enter_ns is None else call.enter_ns / 1e9, "op_type": call.op,
-            "tensor_size": call.bytes, "duration": None if (ns := _took(call)) is None else ns / 1e9,
+            "timestamp": call.enter_ns and call.enter_ns / 1e9, "op_type": call.op,
+            "tensor_size": call.bytes, "duration": call.took_ns and call.took_ns / 1e9,
             "metadata": {"tensor_dtype": call.dtype, "path": call.path, "ranks": call.ranks, "rank": call.rank,
                          "step": call.step, "sequence": call.sequence, "match": call.match},
             "wait_ns": call.wait_ns, "gap_ns": call.gap_ns,
@@ -199,26 +165,26 @@ def records(summary: Summary) -> list[dict[str, Any]]:
 
 
 def comprehensive(
-    summary: Summary, advice: Sequence[Advice], points: Sequence[SweepPoint], missing: Iterable[Unavailable],
+    summary: Summary, advice: Sequence[Advice], points: Sequence[SweepPoint], missing: Sequence[Unavailable],
     report: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Return comprehensive_report.json, given analysis_report.json."""
     profile = summary.profile
     return {
-        "experiment_info": {"setting": asdict(profile.setting), "machine": profile.machine,
+        "experiment_info": {"setting": profile.setting, "machine": profile.machine,
                             "versions": profile.versions, "verified_on": profile.verified_on},
         "executive_summary": {
             "model_info": {"model": profile.setting.model, "parallel": profile.setting.parallel},
             "key_findings": [tables.verdict(summary, advice), *tables.sentences(summary)],
             "performance_metrics": {"whole": report["whole"], "tokens_per_s": summary.tokens_per_s},
-            "bottlenecks_identified": report["advice"][:5],
+            "bottlenecks_identified": advice[:5],
             "communication_overhead": report["communication_analysis"],
         },
         "detailed_findings": {"analysis": report, "communication": communication(summary)},
-        "sweeps": [asdict(point) for point in points],
+        "sweeps": points,
         "recommendations": [f"{each.action} {each.evidence}" for each in advice],
         "agreement": profile.agreement,
-        "unavailable": [asdict(each) for each in missing],
+        "unavailable": missing,
         "appendix": {"methodology": METHOD, "limitations": LIMITS},
     }  # fmt: skip
 

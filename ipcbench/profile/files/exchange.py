@@ -110,7 +110,7 @@ def _to_param(calls: Sequence[Call]) -> list[dict[str, Any]]:
         count = call.bytes // _item_bytes(call.dtype)
         part = count // max(1, len(call.ranks))
         ends = {"src_rank": call.ranks[0], "dst_rank": call.ranks[1]} if call.op in {"send", "recv"} else {}
-        times = {"startTime_ns": call.enter_ns, "duration_ns": _took(call), "gap_ns": call.gap_ns}
+        times = {"startTime_ns": call.enter_ns, "duration_ns": call.took_ns, "gap_ns": call.gap_ns}
         rows.append({
             "comms": call.op, "req": number, "step": call.step, "markers": [call.path], "world_size": len(call.ranks),
             "in_msg_size": part if call.op == "all_gather" else count, "global_ranks": call.ranks,
@@ -118,10 +118,6 @@ def _to_param(calls: Sequence[Call]) -> list[dict[str, Any]]:
             **{name: value for name, value in times.items() if value is not None},
         })  # fmt: skip
     return rows
-
-
-def _took(call: Call) -> int | None:
-    return None if call.enter_ns is None or call.exit_ns is None else call.exit_ns - call.enter_ns
 
 
 def _chakra(data: Any) -> Iterator[_Call]:
@@ -169,7 +165,7 @@ def _to_chakra(calls: Sequence[Call]) -> dict[str, Any]:
         kind = {"send": "COMM_SEND_NODE", "recv": "COMM_RECV_NODE"}.get(call.op, "COMM_COLL_NODE")
         src, dst = call.ranks if call.op in {"send", "recv"} else (None, None)
         add(
-            call.op, kind, _took(call), call.enter_ns, comm_type=_OPS.get(call.op), comm_size=call.bytes, comm_src=src,
+            call.op, kind, call.took_ns, call.enter_ns, comm_type=_OPS.get(call.op), comm_size=call.bytes, comm_src=src,
             comm_dst=dst, pg_ranks=json.dumps(call.ranks), dtype=call.dtype, path=call.path, step=call.step,
         )  # fmt: skip
     return {"schema": "chakra 0.0.4", "nodes": nodes}

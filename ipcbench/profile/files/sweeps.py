@@ -210,13 +210,15 @@ def _parallelism(points: Sequence[SweepPoint]) -> Figure | None:
         return None
     figure, axes = new_figure("What dividing the model brings", len(panels), 3.8)
     for each, (name, title) in zip(axes, panels, strict=True):
-        found = [(case_words(point), point.figures[name]) for point in points if name in point.figures]
+        shown = [point for point in points if name in point.figures]
+        found = [(_graded(point, name), point.figures[name]) for point in shown]
         values = [figure.estimate for _, figure in found]
         errors = [[f.estimate - f.low for _, f in found], [f.high - f.estimate for _, f in found]]
         each.barh([case for case, _ in found], values, xerr=errors, color="#0072b2", ecolor=INK, height=0.6)
         each.set_xlabel(title, color=MUTED)
-        if name == "efficiency_ratio":
-            for limit in dict.fromkeys(GRADES["tp"] + GRADES["pp"]):
-                each.axvline(limit, color=MUTED, linewidth=0.8, linestyle=":")
         each.invert_yaxis()
     return figure
+
+
+def _graded(point: SweepPoint, name: str) -> str:
+    return case_words(point) + (f"\n({grade(point)})" if name == "efficiency_ratio" and grade(point) else "")

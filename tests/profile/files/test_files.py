@@ -1,0 +1,212 @@
+"""The files of a profile and of a sweep: which there are, what they say, and what is listed as missing."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipcbench.errors import ConfigError
+from ipcbench.profile import files
+from ipcbench.profile.files import register_metric, register_plot, write_files
+from ipcbench.profile.files.plots import PLOTS, new_figure, png
+from ipcbench.profile.files.sweeps import grade, sweep_lines, write_report, write_sweep
+from ipcbench.profile.files.timeline import perfetto
+from ipcbench.profile.records import Profile, Setting, SweepPoint, Unavailable, read_profile
+from ipcbench.profile.summary import HOST, Summary, summarize
+from ipcbench.stats.estimates import Interval
+from tests.profile.built import built, without_times
+
+NAMES = {"profile.json", "detailed_timings.csv", "analysis_report.json", "comm_analysis.json", "comm_records.json",
+         "trace.perfetto", "comprehensive_report.json", "README.md", "report.html"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for library in ("matplotlib", "jinja2"):
+        pytest.importorskip(library)
+    path = tmp_path_factory.mktemp("profile") / "out"
+    written = write_files(built(slow=(1, 2, 5_000_000)), path)
+    assert set(written.names) == {*NAMES, *(f"{name}.png" for name in PLOTS)} == {file.name for file in path.iterdir()}
+    assert {missing.what for missing in written.unavailable} == {"GPU memory and kernels", "NVLink topology"}
+    return path
+
+
+def document(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def test_the_earlier_keys_hold_what_was_recorded(folder: Path) -> None:
+    made, report = read_profile(folder), document(folder, "analysis_report.json")
+    layer = report["layer_breakdown"]["layers.2"]
+    spans = [span.duration_ns / 1e9 for span in made.spans if span.path == "layers.2"]
+    assert (layer["count"], layer["total_time"]) == (len(spans), pytest.approx(sum(spans)))
+    assert (layer["min_time"], layer["max_time"]) == (min(spans), max(spans))
+    shares = sum(each["percentage"] for each in report["operation_breakdown"].values())
+    host = sum(each.ns(HOST) * each.steps_count for each in summarize(made).phases)
+    walls = sum(step.wall_ns for step in made.steps if step.source == "spans")
+    assert shares == pytest.approx(100 * (1 - host / walls), abs=0.05)  # nested times are not added up
+    took = [call.took_ns for call in made.calls]
+    analysis = document(folder, "comm_analysis.json")
+    found = analysis["by_operation_type"]["all_reduce"]
+    assert (found["count"], found["total_data"]) == (len(took), sum(call.bytes for call in made.calls))
+    assert found["total_time"] == pytest.approx(sum(ns for ns in took if ns) / 1e9)
+    assert found["wait_ns"] + found["transfer_ns"] == sum(ns for ns in took if ns)
+    assert 0 < analysis["summary"]["comm_percentage"] < 100
+    assert set(analysis["bandwidth_analysis"]["by_size_range"]) == {"medium_1mb"}
+    assert len(document(folder, "comm_records.json")) == len(took)
+
+
+def test_the_timings_have_a_row_for_each_span_call_and_operator(folder: Path) -> None:
+    made = read_profile(folder)
+    rows = list(csv.DictReader((folder / "detailed_timings.csv").read_text().splitlines()))
+    counts = Counter(row["op_type"] for row in rows if row["source"] != "operators")
+    assert counts == {"compute": len(made.spans), "communication": len(made.calls)}
+    assert sum(row["source"] == "operators" for row in rows) == len(made.operators)
+    roots = sum(int(row["duration_ns"]) for row in rows if row["op_name"] == "root")
+    own = sum(int(row["exclusive_ns"]) for row in rows if row["source"] == "spans" and row["op_type"] == "compute")
+    assert roots == own
+
+
+def test_the_report_says_the_verdict_first_and_what_is_missing(folder: Path) -> None:
+    readme, report = (folder / "README.md").read_text(), document(folder, "comprehensive_report.json")
+    assert readme.splitlines()[2].startswith("A decoded token takes ")
+    assert "Give rank 1 less to do" in report["recommendations"][0]
+    assert {"what": "NVLink topology", "needs": "2 GPUs"} in report["unavailable"]
+    page = (folder / "report.html").read_text()
+    assert page.index("A decoded token takes") < page.index("Give rank 1 less") < page.index("Layers without")
+    for text in (readme, page):
+        assert "2 GPUs" in text
+        assert "layers.2" in text
+
+
+def test_pictures_are_the_same_for_the_same_profile(folder: Path) -> None:
+    figure = PLOTS["performance_bottlenecks"].draw(summarize(read_profile(folder)), ())
+    assert figure is not None
+    data = png(figure)
+    assert data.startswith(b"\x89PNG")
+    assert data == (folder / "performance_bottlenecks.png").read_bytes()
+
+
+def test_perfetto_reads_slices_that_nest_and_arrows_that_meet(folder: Path) -> None:
+    trace_pb2 = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
+    made = read_profile(folder)
+    packets = trace_pb2.Trace.FromString((folder / "trace.perfetto").read_bytes()).packet
+    names = [each.track_descriptor.process.process_name for each in packets if each.HasField("track_descriptor")]
+    assert [name for name in names if name] == ["rank 0", "rank 1"]
+    open_slices: Counter[int] = Counter()
+    last: dict[int, int] = {}
+    leaving: dict[int, int] = {}
+    for each in packets:
+        if each.HasField("track_event"):
+            event, track = each.track_event, each.track_event.track_uuid
+            assert each.timestamp >= last.get(track, 0)
+            last[track] = each.timestamp
+            open_slices[track] += 1 if event.type == 1 else -1
+            assert open_slices[track] >= 0
+            leaving |= dict.fromkeys(event.flow_ids, each.timestamp)
+    assert not +open_slices
+    for each in packets:
+        for flow in each.track_event.terminating_flow_ids:
+            assert leaving.pop(flow) < each.timestamp
+    assert leaving == {}
+    assert sum(each.track_event.type == 1 for each in packets) == len(made.steps) + len(made.spans) + 2 * len(
+        made.calls
+    )
+
+
+@pytest.fixture
+def few_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave only the plots that need two ranks."""
+    pytest.importorskip("matplotlib")
+    for name in [*PLOTS]:
+        if name not in {"compute_vs_communication", "bandwidth_analysis"}:
+            monkeypatch.delitem(PLOTS, name)
+
+
+@pytest.mark.usefixtures("few_plots")
+def test_what_there_is_no_data_for_is_listed_with_what_it_needs(tmp_path: Path) -> None:
+    alone = write_files(built(ranks=1, repetitions=1), tmp_path / "alone")
+    assert Unavailable("compute_vs_communication.png", "two ranks") in alone.unavailable
+    assert not (tmp_path / "alone" / "compute_vs_communication.png").exists()
+    plan = write_files(without_times(built(repetitions=1)), tmp_path / "plan")
+    assert "compute_vs_communication.png" in {missing.what for missing in plan.unavailable}
+    assert document(tmp_path / "plan", "comm_analysis.json")["summary"]["comm_percentage"] is None
+    empty = write_files(Profile(Setting(model="x<script>|`")), tmp_path / "empty")
+    assert set(empty.names) == NAMES
+    assert "<script>|" not in (tmp_path / "empty" / "report.html").read_text()
+    assert len(perfetto(Profile(Setting(model="x")))) > 0
+
+
+@pytest.mark.usefixtures("few_plots")
+def test_an_own_metric_and_an_own_plot_are_written(tmp_path: Path) -> None:
+    def draw(summary: Summary, points: object) -> Any:
+        figure, (axes,) = new_figure("Steps, ms")
+        axes.plot([each.wall.value / 1e6 for each in summary.phases])
+        return figure
+
+    register_metric("slowest_ms", lambda summary: max(each.wall.value for each in summary.phases) / 1e6)
+    register_plot("steps", draw, "steps")
+    try:
+        written = write_files(built(ranks=1, repetitions=1), tmp_path)
+        assert "steps.png" in written.names
+        assert document(tmp_path, "analysis_report.json")["metrics"]["slowest_ms"] > 10
+        with pytest.raises(ConfigError, match="a name that no metric has"):
+            register_metric("slowest_ms", len)
+        with pytest.raises(ConfigError, match="a name that no plot has"):
+            register_plot("steps", draw, "")
+    finally:
+        del PLOTS["steps"], files._METRICS["slowest_ms"]
+
+
+def points() -> list[SweepPoint]:
+    def near(value: float) -> Interval:
+        return Interval(0.98 * value, value, 1.02 * value)
+
+    found = []
+    for seq in (128, 256):
+        for parallel, ns in (("none", 4e6), ("tp2", 3e6)):
+            values = {"parallel": parallel, "transport": "shm", "seq": seq, "batch": 1, "tokens": 50}
+            figures = {"ttft_ns": near(seq * ns / 50), "time_per_token_ns": near(ns), "tokens_per_s": near(1e9 / ns)}
+            found.append(SweepPoint("seq", values, figures, rounds_count=5))
+    far: dict[str, str | int] = {"parallel": "pp2", "transport": "shm", "seq": 8192, "batch": 8, "tokens": 200}
+    found.append(SweepPoint("seq", far, status="not measured", reason="does not fit the budget of 60 s"))
+    for parallel, efficiency in (("tp2", 0.77), ("pp2", 0.5), ("tp4", 0.2)):
+        figures = {"speedup_ratio": near(2 * efficiency), "efficiency_ratio": near(efficiency)}
+        found.append(SweepPoint("parallel", {"parallel": parallel, "transport": "gloo"}, figures, rounds_count=5))
+    for size in (1 << 20, 1 << 24):
+        moved: dict[str, str | int] = {"what": "send", "transport": "shm", "direction": "one way", "bytes": size}
+        found.append(SweepPoint("bandwidth", moved, {"bytes_per_s": near(4e9), "time_ns": near(size / 4)}))
+    return found
+
+
+def test_a_sweep_is_saved_and_reported(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for count in range(1, len(points()) + 1):
+        write_sweep(points()[:count], tmp_path / "sweep", "20260102-030405")
+        assert len(document(tmp_path / "sweep", "latency_analysis_20260102-030405.json")["cases"]) == min(count, 5)
+    cases = document(tmp_path / "sweep", "parallelism_overhead_20260102-030405.json")["cases"]
+    assert [(case["speedup"], case["grade"]) for case in cases] == [(1.54, "good"), (1.0, "fair"), (0.4, "poor")]
+    (case, *_) = document(tmp_path / "sweep", "bandwidth_test_20260102-030405.json")["cases"]
+    assert case["bandwidth_gbps"] == 4.0
+    names = write_report(points(), tmp_path / "sweep")
+    plots = {"plots/latency_analysis.png", "plots/parallelism_analysis.png", "plots/bandwidth_analysis.png"}
+    assert set(names) == {*plots, "performance_report.md"}
+    report = (tmp_path / "sweep" / "performance_report.md").read_text()
+    assert "does not fit the budget of 60 s" in report
+    assert "![plots/latency_analysis.png](plots/latency_analysis.png)" in report
+    lines = sweep_lines(points())
+    assert max(map(len, lines)) <= 110
+    assert "1 × not measured: does not fit the budget of 60 s." in lines
+
+
+def test_a_grade_whose_interval_reaches_across_a_limit_is_two() -> None:
+    def graded(low: float, high: float, parallel: str = "tp2") -> str | None:
+        return grade(SweepPoint("parallel", {"parallel": parallel}, {"efficiency_ratio": Interval(low, low, high)}))
+
+    assert (graded(0.7, 0.8), graded(0.4, 0.9), graded(0.61, 0.7, "pp2")) == ("fair to good", "poor to good", "good")
+    assert graded(0.5, 0.6, "none") is None
