@@ -1,0 +1,91 @@
+"""Planned calls equal what is known of them otherwise; a replay carries them out, and claims nothing too early."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ipcbench.diagnose.synth import split_calls
+from ipcbench.errors import ConfigError, TrialError
+from ipcbench.models import PRESETS
+from ipcbench.profile.comm.replay import _predict, replay
+from ipcbench.profile.comm.synth import planned
+from ipcbench.profile.model.plan import Plan, find_model
+from ipcbench.profile.records import Profile, Setting, Step
+from ipcbench.registry import status
+from ipcbench.replay.latency_table import LatencyTable
+
+_MODEL = find_model("qwen3-tiny")
+
+
+def _plan(parallel: str, **changes: int) -> Profile:
+    setting = Setting(model="qwen3-tiny", parallel=parallel, seq=16, tokens=1, **changes)
+    return Profile(setting, calls=planned(_MODEL, Plan.parse(parallel), setting), is_planned=True)
+
+
+def test_split_inference_moves_the_bytes_that_diagnose_plans() -> None:
+    model = PRESETS["llama-3.2-1b"]
+    setting = Setting(model="llama-3.2-1b", parallel="split", seq=1024, tokens=0, phases=("prefill",))
+    calls = [call for call in planned(model, Plan.parse("split"), setting) if call.rank == 0]
+    theirs = split_calls(model, 1024)
+    assert sum(call.bytes for call in calls if call.op == "send") == sum(sent for _, sent, _ in theirs)
+    assert [call.bytes for call in calls if call.op == "recv"] == [received for _, _, received in theirs]
+
+
+def test_tensor_parallelism_reduces_twice_a_layer() -> None:
+    calls = _plan("tp2", batch=3).calls
+    assert len(calls) == 2 * 2 * (2 * 4)  # ranks, steps, two in each of four layers
+    assert {call.bytes for call in calls if call.step == 0} == {3 * 16 * 256 * 4}
+    assert {call.bytes for call in calls if call.step == 1} == {3 * 256 * 4}
+
+
+def test_a_replay_needs_three_rounds_to_claim_anything() -> None:
+    done = replay(_plan("tp2"), ["shm", "pipe"], rounds=3)
+    assert set(done.transports) == {"shm", "pipe"}
+    assert done.is_claim
+    assert done.recorded_ns is None
+    for each in done.transports.values():
+        assert each.measured is not None
+        assert each.predicted is not None
+        assert 0 < each.measured.low <= each.measured.estimate
+    single = replay(_plan("pp2"), ["shm"], rounds=1)
+    assert not single.is_claim
+    assert single.transports["shm"].measured is None
+
+
+def test_ranks_that_mpi_starts_replay_too() -> None:
+    if not (found := status("mpi-p2p")).available:
+        pytest.skip(found.reason)
+    assert len(replay(_plan("split"), ["mpi-p2p"], rounds=1).transports["mpi-p2p"].walls_ns) == 1
+
+
+def test_work_between_calls_takes_as_long_as_it_did() -> None:
+    calls = [msgspec.structs.replace(call, gap_ns=2_000_000, enter_ns=1, exit_ns=2) for call in _plan("tp2").calls]
+    steps = [Step(rank, number, "prefill", 0, "spans", 0, 30_000_000) for rank in (0, 1) for number in (0, 1)]
+    done = replay(
+        Profile(Setting(model="qwen3-tiny", parallel="tp2"), calls=tuple(calls), steps=tuple(steps)), ["shm"], rounds=1
+    )
+    assert done.recorded_ns == 60e6
+    over = done.transports["shm"]
+    assert over.walls_ns[0] > 2 * 8 * 2e6
+    assert over.predicted_ns[0] > 2 * 8 * 2e6
+
+
+def test_a_profile_without_calls_and_a_transport_of_one_process_are_refused() -> None:
+    with pytest.raises(ConfigError, match="calls between ranks"):
+        replay(Profile(Setting(model="qwen3-tiny")), ["shm"])
+    with pytest.raises(ConfigError, match="between processes"):
+        replay(_plan("tp2"), ["null"])
+    with pytest.raises(TrialError, match="no transport"):
+        replay(_plan("tp2"), [])
+
+
+def test_a_prediction_follows_who_waits_for_whom() -> None:
+    table = LatencyTable((8,), (10.0,))
+    reduce = ("all_reduce", (0, 1), 8)
+    step = [([(*reduce, 100)], 5), ([(*reduce, 200)], 0)]
+    assert _predict(step, {("all_reduce", (0, 1)): table}) == 215
+    message = (0, 1), 8
+    first, second = [("send", *message, 100)] * 2, [("recv", *message, 0), ("recv", *message, 50)]
+    stages = [(first, 0), (second, 7)]
+    assert _predict(stages, {("send", (0, 1)): table}) == 227

@@ -1,0 +1,63 @@
+"""Waiting and transfer of operations whose times are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipcbench.profile.comm.waits import bubble, matched, totals
+from ipcbench.profile.records import Call, Step
+
+
+def _call(
+    rank: int, sequence: int, op: str, enter: int | None, leave: int | None, ranks: tuple[int, ...] = (0, 1)
+) -> Call:
+    return Call(rank, 0, sequence, op, ranks, 4000, "float32", f"layers.{sequence}", enter, leave)
+
+
+def test_the_first_waits_until_the_last_has_entered() -> None:
+    calls = matched([_call(0, 0, "all_reduce", 100, 400), _call(1, 0, "all_reduce", 300, 420)])
+    assert [call.wait_ns for call in calls] == [200, 0]
+    (total,) = totals(calls).ops
+    assert (total.count, total.wait_ns, total.transfer_ns) == (1, 100.0, 120.0)
+    assert total.algorithm_bytes_per_s == pytest.approx(4000 / 120e-9)
+    assert total.bus_bytes_per_s == pytest.approx(4000 / 120e-9)  # 2(n − 1) / n is 1 for two ranks
+    (late,) = totals(calls).stragglers
+    assert (late.rank, late.path, late.count, late.late_ns) == (1, "layers.0", 1, 200.0)
+
+
+def test_bus_bandwidth_counts_as_nccl_does() -> None:
+    for op, factor in (("all_reduce", 1.5), ("all_gather", 0.75), ("broadcast", 1.0)):
+        calls = matched([_call(rank, 0, op, 0, 100, (0, 1, 2, 3)) for rank in range(4)])
+        (total,) = totals(calls).ops
+        assert total.bus_bytes_per_s == pytest.approx(factor * 4000 / 100e-9)
+
+
+def test_a_send_that_a_buffer_took_waits_for_nobody() -> None:
+    send, recv = matched([_call(0, 0, "send", 100, 150), _call(1, 0, "recv", 50, 170)])
+    assert (send.wait_ns, recv.wait_ns) == (0, 50)
+    early, late = matched([_call(0, 0, "send", 100, 150), _call(1, 0, "recv", 1000, 1020)])
+    assert (early.wait_ns, late.wait_ns) == (0, 0)
+
+
+def test_calls_are_matched_by_group_and_kind_in_order() -> None:
+    calls = [_call(0, 0, "all_reduce", 0, 9), _call(0, 1, "send", 9, 12), _call(0, 2, "all_reduce", 20, 30)]
+    calls += [_call(1, 0, "all_reduce", 1, 9), _call(1, 1, "recv", 9, 13), _call(1, 2, "all_reduce", 25, 31)]
+    numbers = {(call.rank, call.sequence): call.match for call in matched(calls)}
+    assert [numbers[0, n] for n in range(3)] == [numbers[1, n] for n in range(3)]
+    assert len(set(numbers.values())) == 3
+
+
+def test_nothing_is_divided_by_doubtful_clocks_or_without_times() -> None:
+    calls = [_call(0, 0, "all_reduce", 100, 400), _call(1, 0, "all_reduce", 300, 420)]
+    assert [call.wait_ns for call in matched(calls, clock_error_ns=13)] == [None, None]
+    assert [call.wait_ns for call in matched(calls, clock_error_ns=12)] == [200, 0]
+    planned = totals(matched([_call(rank, 0, "all_reduce", None, None) for rank in (0, 1)]))
+    assert (planned.ops[0].count, planned.ops[0].transfer_ns, planned.stragglers) == (1, None, ())
+
+
+def test_the_bubble_stands_beside_the_formula() -> None:
+    calls = matched([_call(0, 0, "send", 600, 650), _call(1, 0, "recv", 0, 700)])
+    steps = [Step(rank, 0, "prefill", 0, "spans", 0, 1000) for rank in (0, 1)]
+    found = bubble(calls, steps, stages=2, micro_batches=3)
+    assert found is not None
+    assert (found.measured_ratio, found.formula_ratio) == (0.3, 0.25)
