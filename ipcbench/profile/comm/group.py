@@ -25,38 +25,16 @@ _NAME: Final = "ipcbench"
 _OWN: Final = ("gloo", "nccl")
 """Transports that torch brings along."""
 
-_UFUNCS: Final = {"SUM": np.add, "AVG": np.add, "PRODUCT": np.multiply, "MIN": np.minimum, "MAX": np.maximum}
-_FOLDS: Final[Mapping[str, Any]] = {
-    "SUM": torch.add,
-    "AVG": torch.add,
-    "PRODUCT": torch.mul,
-    "MIN": torch.minimum,
-    "MAX": torch.maximum,
+_REDUCTIONS: Final[Mapping[str, tuple[np.ufunc, Any]]] = {
+    "SUM": (np.add, torch.add),
+    "AVG": (np.add, torch.add),
+    "PRODUCT": (np.multiply, torch.mul),
+    "MIN": (np.minimum, torch.minimum),
+    "MAX": (np.maximum, torch.maximum),
 }
-
-_OPS: Final[Mapping[str, tuple[str, int]]] = {
-    "allreduce": ("all_reduce", 0),
-    "allreduce_coalesced": ("all_reduce", 0),
-    "broadcast": ("broadcast", 0),
-    "allgather": ("all_gather", 0),
-    "_allgather_base": ("all_gather", 0),
-    "all_gather_single": ("all_gather", 0),
-    "allgather_into_tensor_coalesced": ("all_gather", 0),
-    "all_gather_single_coalesced": ("all_gather", 0),
-    "reduce_scatter": ("reduce_scatter", 1),
-    "_reduce_scatter_base": ("reduce_scatter", 1),
-    "reduce_scatter_single": ("reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 1),
-    "reduce_scatter_single_coalesced": ("reduce_scatter", 1),
-    "scatter": ("scatter", 0),
-    "gather": ("gather", 1),
-    "alltoall": ("all_to_all", 1),
-    "alltoall_base": ("all_to_all", 1),
-    "all_to_all_single": ("all_to_all", 1),
-    "send": ("send", 0),
-    "recv": ("recv", 0),
-}
-"""Method → operation, and which of its arguments has the tensors whose bytes count."""
+_NAMES: Final = {int(getattr(dist.ReduceOp, name)): name for name in _REDUCTIONS}
+_NUMPY: Final = frozenset((torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8))
+"""Types that numpy has, too, and reduces as quickly."""
 _FORMER: Final = {
     "all_gather_single": "_allgather_base",
     "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
@@ -65,6 +43,22 @@ _FORMER: Final = {
     "all_to_all_single": "alltoall_base",
 }
 """Method of torch 2.13 → what it was called before."""
+_OPS: Final[Mapping[str, tuple[str, int]]] = {
+    method: (op, counted)
+    for op, counted, methods in (
+        ("all_reduce", 0, "allreduce allreduce_coalesced"),
+        ("broadcast", 0, "broadcast"),
+        ("all_gather", 0, "allgather all_gather_single all_gather_single_coalesced"),
+        ("reduce_scatter", 1, "reduce_scatter reduce_scatter_single reduce_scatter_single_coalesced"),
+        ("scatter", 0, "scatter"),
+        ("gather", 1, "gather"),
+        ("all_to_all", 1, "alltoall all_to_all_single"),
+        ("send", 0, "send"),
+        ("recv", 0, "recv"),
+    )
+    for method in methods.split()
+}
+"""Method → operation, and which of its arguments has the tensors whose bytes count."""
 
 
 class _Work(dist.Work):
@@ -84,6 +78,9 @@ class _Work(dist.Work):
         return self._finish is None
 
 
+_COMPLETE: Final = _Work()
+
+
 class Group(dist.ProcessGroup):
     """Makes calls and records them.
 
@@ -97,28 +94,13 @@ class Group(dist.ProcessGroup):
     def __init__(self, calls: Any, rank: int, ranks: tuple[int, ...], recorder: Recorder) -> None:
         super().__init__(rank, len(ranks))
         self._calls, self._place, self._ranks, self._recorder = calls, rank, ranks, recorder
-        self._own_name = self._description = ""
+        self._own_name = ""
 
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name, as all that follow
-        return _NAME
-
-    def getRank(self) -> int:  # noqa: N802
-        return self._place
-
-    def getSize(self) -> int:  # noqa: N802
-        return len(self._ranks)
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
+    def setGroupName(self, name: str) -> None:  # noqa: N802 - torch's name, as that of the next
         self._own_name = name
 
     def getGroupName(self) -> str:  # noqa: N802
         return self._own_name
-
-    def setGroupDesc(self, text: str) -> None:  # noqa: N802
-        self._description = text
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        return self._description
 
     def barrier(self, opts: Any = None) -> dist.Work:
         row = self._recorder.enter("barrier", self._ranks, 0, "")
@@ -135,14 +117,14 @@ class Group(dist.ProcessGroup):
             ranks = self._ranks[self._place], self._ranks[arguments[1]]
         elif op == "recv":
             ranks = self._ranks[arguments[1]], self._ranks[self._place]
-        row = self._recorder.enter(op, ranks, size_bytes, str(tensors[0].dtype).removeprefix("torch."))
+        row = self._recorder.enter(op, ranks, size_bytes, _name(tensors[0].dtype))
         return self._done(row, getattr(self._calls, name)(*arguments))
 
     def _done(self, row: list[Any] | None, work: Any) -> dist.Work:
         """Return the work of a call. Its end is noted once it has been waited for, or now if it is complete."""
         if work is None:
             self._recorder.leave(row)
-            return _Work()
+            return _COMPLETE
         return _Work(partial(self._finish, row, work))
 
     def _finish(self, row: list[Any] | None, work: Any) -> None:
@@ -159,6 +141,7 @@ def _bind(name: str) -> Callable[..., dist.Work]:
 
 for _method in _OPS:
     setattr(Group, _method, _bind(_method))
+    setattr(Group, _FORMER.get(_method, _method), _bind(_method))
 
 
 class _Inner:
@@ -168,8 +151,7 @@ class _Inner:
         self._group = group
 
     def __getattr__(self, name: str) -> Any:
-        former = _FORMER.get(name, name)
-        return getattr(self._group, name if hasattr(self._group, name) else former)
+        return getattr(self._group, name if hasattr(self._group, name) else _FORMER.get(name, name))
 
 
 class _Wire:
@@ -206,10 +188,11 @@ class _OverMesh:
         self._wire, self._team = wire, Team(wire.mesh, ranks)
 
     def allreduce(self, tensors: Any, opts: Any = None) -> None:
+        op = _op(opts)
         for tensor in tensors:
             with _OnHost(tensor) as host:
-                self._ready().all_reduce(host.bytes, _fold(tensor.dtype, _op(opts)))
-            self._average(tensor, opts)
+                self._ready().all_reduce(host.bytes, _fold(tensor.dtype, op))
+            self._average(tensor, op)
 
     allreduce_coalesced = allreduce
 
@@ -223,33 +206,26 @@ class _OverMesh:
             with _OnHost(own) as host, _OnHost(*parts) as into:
                 self._ready().all_gather(host.bytes, into.all)
 
-    def _allgather_base(self, out: Any, own: Any, _: Any = None) -> None:
+    def all_gather_single(self, out: Any, own: Any, _: Any = None) -> None:
         self.allgather([out.view(-1).chunk(self._team.size)], [own])
-
-    all_gather_single = _allgather_base
 
     def all_gather_single_coalesced(self, outs: Any, tensors: Any, _: Any = None) -> None:
         for out, own in zip(outs, tensors, strict=True):
-            self._allgather_base(out, own)
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
+            self.all_gather_single(out, own)
 
     def reduce_scatter(self, outs: Any, inputs: Any, opts: Any = None) -> None:
+        op = _op(opts)
         for own, parts in zip(outs, inputs, strict=True):
             with _OnHost(*parts) as host, _OnHost(own) as into:
-                self._ready().reduce_scatter(host.all, into.bytes, _fold(own.dtype, _op(opts)))
-            self._average(own, opts)
+                self._ready().reduce_scatter(host.all, into.bytes, _fold(own.dtype, op))
+            self._average(own, op)
 
-    def _reduce_scatter_base(self, out: Any, whole: Any, opts: Any = None) -> None:
+    def reduce_scatter_single(self, out: Any, whole: Any, opts: Any = None) -> None:
         self.reduce_scatter([out], [whole.contiguous().view(-1).chunk(self._team.size)], opts)
-
-    reduce_scatter_single = _reduce_scatter_base
 
     def reduce_scatter_single_coalesced(self, outs: Any, inputs: Any, opts: Any = None) -> None:
         for out, whole in zip(outs, inputs, strict=True):
-            self._reduce_scatter_base(out, whole, opts)
-
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+            self.reduce_scatter_single(out, whole, opts)
 
     def scatter(self, outs: Any, inputs: Any, opts: Any) -> None:
         parts = inputs[0] if inputs else []
@@ -271,8 +247,6 @@ class _OverMesh:
             for tensor, lengths in ((out, out_sizes), (whole, sizes))
         )
         self.alltoall(of_out, of_whole)
-
-    alltoall_base = all_to_all_single
 
     def barrier(self, _: Any = None) -> None:
         self._ready().barrier()
@@ -300,8 +274,8 @@ class _OverMesh:
         self._wire.settle()
         return self._team
 
-    def _average(self, tensor: Any, opts: Any) -> None:
-        if _op(opts) == "AVG":
+    def _average(self, tensor: Any, op: str) -> None:
+        if op == "AVG":
             tensor.div_(self._team.size)
 
 
@@ -315,7 +289,7 @@ class _OnHost:
 
     def __init__(self, *tensors: torch.Tensor) -> None:
         self._copies = [(tensor, _copy(tensor)) for tensor in tensors]
-        self.all: list[Bytes] = [copy.detach().view(-1).view(torch.uint8).numpy() for _, copy in self._copies]
+        self.all: list[Bytes] = [_array(copy) for _, copy in self._copies]
 
     @property
     def bytes(self) -> Bytes:
@@ -332,10 +306,22 @@ class _OnHost:
                 tensor.copy_(copy)
 
 
+def _array(tensor: torch.Tensor) -> Bytes:
+    """Return the bytes of a contiguous tensor."""
+    plain = tensor if tensor.dtype in _NUMPY else tensor.view(-1).view(torch.uint8)
+    found: Bytes = plain.detach().numpy().reshape(-1).view(np.uint8)
+    return found
+
+
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_cuda:
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
     return tensor.contiguous()
+
+
+@cache
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _tensors(argument: Any) -> list[torch.Tensor]:
@@ -346,21 +332,21 @@ def _tensors(argument: Any) -> list[torch.Tensor]:
 
 
 def _op(opts: Any) -> str:
-    op = getattr(opts, "reduceOp", None)
-    return "SUM" if op is None else str(getattr(op, "op", op)).rpartition(".")[2]
+    op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+    return _NAMES.get(int(getattr(op, "op", op)), str(op))
 
 
 @cache
 def _fold(dtype: torch.dtype, op: str) -> Fold:
-    if op not in _UFUNCS:
-        raise ConfigError("reduction", op, tuple(_UFUNCS))
-    name = str(dtype).removeprefix("torch.")
-    if name not in {"bfloat16", "float16"}:  # numpy has none, or a slow one
-        return folding(_UFUNCS[op], name)
+    if op not in _REDUCTIONS:
+        raise ConfigError("reduction", op, tuple(_REDUCTIONS))
+    of_numpy, of_torch = _REDUCTIONS[op]
+    if dtype in _NUMPY:
+        return folding(of_numpy, _name(dtype))
 
     def fold(into: Bytes, piece: memoryview) -> None:
         target = torch.from_numpy(into).view(dtype)
-        _FOLDS[op](target, torch.frombuffer(bytearray(piece), dtype=dtype), out=target)
+        of_torch(target, torch.frombuffer(bytearray(piece), dtype=dtype), out=target)
 
     return fold
 
@@ -389,6 +375,12 @@ class _Running:
         inner._set_default_backend(kind)
         inner._register_backend(torch.device(device), kind, made)
         return Group(_Inner(inner), rank, ranks, self.recorder)
+
+
+def over_mesh(mesh: Mesh, recorder: Recorder) -> Group:
+    """Return a group of all ranks of a mesh, which is no default process group."""
+    ranks = tuple(range(mesh.world))
+    return Group(_OverMesh(_Wire(mesh), ranks), mesh.rank, ranks, recorder)
 
 
 _running: _Running | None = None
