@@ -96,7 +96,7 @@ class Plan:
 
     def stage(self, rank: int) -> int:
         """Return a rank's stage, from 0."""
-        return rank // self.tp
+        return 0 if self.is_split else rank // self.tp
 
     def previous(self, rank: int) -> int | None:
         """Return the rank whose hidden states this one takes; None in the first stage."""

@@ -109,7 +109,7 @@ class _Counter(Watch):
 
 def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_args: Any, **_kwargs: Any) -> int:
     """Return the FLOPs of both products, also of pairs that a causal mask hides."""
-    return 4 * query.numel() * key.shape[-2]
+    return 4 * int(query.numel() * key.shape[-2])
 
 
 def _is_view(operator: Any) -> bool:

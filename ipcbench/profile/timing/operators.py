@@ -21,10 +21,8 @@ from ipcbench.profile.timing.flops import Work
 _MARK: Final = "ipcbench:"
 """Before the paths of modules, among the names of operators."""
 
-try:
-    from torch._C._profiler import _RecordFunctionFast as _Range
-except ImportError:  # a private name, twelve times quicker than the public one
-    _Range = record_function
+_Range: Final = getattr(torch._C._profiler, "_RecordFunctionFast", record_function)
+"""The first is a private name, and twelve times quicker."""
 
 
 @dataclass(slots=True)
@@ -113,7 +111,7 @@ def _marked(target: Target, forward: Forward) -> Forward:
 
 def _sums(events: Iterable[Any], found: Mapping[str, Target], *, on_gpu: bool) -> _Sums:
     """Add up the events, of which each comes after the one around it."""
-    sums, markers = _Sums(), {}
+    sums, markers = _Sums(), dict[int, _Marker]()
     for event in events:
         parent = event.cpu_parent
         marker = markers.get(id(parent)) if parent is not None else None
