@@ -258,7 +258,9 @@ def disagreement(found: Agreement) -> str:
 
 def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_error_ns: int) -> Profile:
     """Return the profile of what the ranks have answered."""
-    rows: dict[str, Any] = {name: (*chain.from_iterable(getattr(part, name) for part in made.parts),) for name in _PARTS}
+    rows: dict[str, Any] = {
+        name: (*chain.from_iterable(getattr(part, name) for part in made.parts),) for name in _PARTS
+    }
     rows["calls"] = tuple(matched(rows["calls"], clock_error_ns))
     gpus = sorted({device for device in made.devices if device != "cpu"})
     return Profile(

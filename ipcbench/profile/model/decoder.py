@@ -259,15 +259,16 @@ class Decoder(nn.Module):
         """
         self.to(like.dtype)
         is_tied = self.facts.tie_word_embeddings
+        has_table = isinstance(self.embed_tokens, nn.Embedding)
         for index, layer in enumerate(self.layers):
             _fill(layer, f"layers.{self.first + index}", like)
             if shard is not None:
                 shard(layer)
         for name in ("embed_tokens", "norm", "lm_head"):
             module = getattr(self, name)
-            if module is not None and not (name == "lm_head" and is_tied and self.embed_tokens):
+            if module is not None and not (name == "lm_head" and is_tied and has_table):
                 _fill(module, "embed_tokens" if name == "lm_head" and is_tied else name, like)
-        if is_tied and self.lm_head and self.embed_tokens:
+        if is_tied and self.lm_head and has_table:
             self.lm_head.weight = self.embed_tokens.weight
 
 

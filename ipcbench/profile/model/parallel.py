@@ -126,10 +126,10 @@ def require_memory(setting: Setting) -> None:
     if load(setting, is_meta=True).facts is None:
         return
     needed = 0
-    for rank in range(plan.world):
-        if device_of(setting, rank) == device:
-            part = Runner(load(setting, is_meta=True), setting, rank, torch.device("meta"))
-            needed += part.parameters_bytes + (part.cache_bytes or 0)
+    for first in range(0, plan.world, plan.tp):  # those that share layers have equally much
+        part = Runner(load(setting, is_meta=True), setting, first, torch.device("meta"))
+        there = sum(device_of(setting, rank) == device for rank in plan.tensor_group(first))
+        needed += there * (part.parameters_bytes + (part.cache_bytes or 0))
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_bytes()
     if needed > free:
         sizes = [f"{format_significant(size / 2**30)} GiB" for size in (needed, free)]

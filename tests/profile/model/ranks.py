@@ -28,12 +28,13 @@ def in_ranks(world: int, work: Callable[[int], Any]) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         pipes = [context.Pipe(duplex=False) for _ in range(world)]
         children = [
-            context.Process(target=_rank, args=(rank, world, folder, work, pipes[rank][1]), daemon=True)
-            for rank in range(world)
+            context.Process(target=_rank, args=(rank, folder, work, pipes), daemon=True) for rank in range(world)
         ]
         for child in children:
             child.start()
         try:
+            for _, sender in pipes:  # a rank that dies ends its pipe
+                sender.close()
             found = []
             for rank, (receiver, _) in enumerate(pipes):
                 assert receiver.poll(_DEADLINE_S), f"rank {rank} did not answer"
@@ -41,22 +42,25 @@ def in_ranks(world: int, work: Callable[[int], Any]) -> list[Any]:
             return found
         finally:
             for child, ends in zip(children, pipes, strict=True):
-                child.join(10)
                 child.kill()
                 child.join()
                 child.close()
-                for end in ends:
-                    end.close()
+                ends[0].close()
 
 
-def _rank(rank: int, world: int, folder: str, work: Callable[[int], Any], answer: Connection) -> None:
+def _rank(rank: int, folder: str, work: Callable[[int], Any], pipes: list[tuple[Connection, Connection]]) -> None:
+    for number, (_, sender) in enumerate(pipes):
+        if number != rank:
+            sender.close()
+    answer, world = pipes[rank][1], len(pipes)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group(
         "gloo", f"file://{folder}/store", world_size=world, rank=rank, timeout=timedelta(seconds=_DEADLINE_S)
     )
-    answer.send(work(rank))
+    found = work(rank)
     dist.barrier()
     dist.destroy_process_group()
+    answer.send(found)
 
 
 def logits(setting: Setting, rank: int = 0) -> list[Any] | None:
