@@ -74,14 +74,15 @@ def percent(ratio: float) -> str:
 
 
 def _waiting(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
-    threshold = f"waiting is at least {percent(WAIT_RATIO)} of a step"
+    is_pipeline = "pp" in summary.profile.setting.parallel
+    threshold = f"a rank waits at least {percent(WAIT_RATIO)} of a step{'' if is_pipeline else ' more than another'}"
     for phase in summary.by_phase:
         most, least = (choose(phase, key=lambda each: each.share(WAIT)) for choose in (max, min))
-        if len(phase) < 2 or most.share(WAIT) < WAIT_RATIO:
+        if most.share(WAIT) - (0.0 if is_pipeline else least.share(WAIT)) < WAIT_RATIO:
             continue
         slow = [each for each in summary.slow_layers if each.phase == most.phase]
         action = f"Give rank {least.rank} less to do, or find out why it is late: the others wait for it."
-        if "pp" in summary.profile.setting.parallel and not slow:
+        if is_pipeline and not slow:
             action = "Keep the pipeline full: more micro-batches (--micro-batches), or several requests at a time."
         evidence = f"Rank {most.rank} waits {_part(most, most.ns(WAIT))}, rank {least.rank} {_ms(least.ns(WAIT))}."
         for each in slow[:2]:
@@ -92,7 +93,7 @@ def _waiting(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
 def _transfer(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"transfer is at least {percent(TRANSFER_RATIO)} of a step"
     transport = summary.profile.setting.transport
-    action = f"Try another transport than {transport}: `ipcbench profile replay` sends these calls over others."
+    action = f"Try another transport than {transport}: ipcbench profile replay sends these calls over others."
     for phase in summary.by_phase:
         most = max(phase, key=lambda each: each.share(TRANSFER))
         if (share := most.share(TRANSFER)) >= TRANSFER_RATIO:

@@ -96,7 +96,7 @@ class PhaseSummary:
     steps_count: int
     wall: Figure
     coverage_ratio: float
-    """Share of the wall time within the model's own forward."""
+    """Share of the wall time within the model's own forward or communication."""
     buckets: tuple[Part, ...]
     layers: tuple[Part, ...]
     operators: tuple[OperatorTime, ...]
@@ -238,7 +238,7 @@ class _Reader:
         operators = [each for each in self.profile.operators if (each.rank, each.phase) == (rank, phase)]
         return PhaseSummary(
             phase, rank, len(steps), wall,
-            1 - float(sum(table[_OUTSIDE][middle].sum(axis=1))) / float(walls[middle].sum()),
+            1 - float(table[_OUTSIDE][middle, 0].sum() / walls[middle].sum()),
             tuple(part(name, buckets[name]) for name in BUCKETS if name in buckets),
             tuple(part(path, values.sum(axis=1), values[:, 0]) for path, values in inside.items()),
             tuple(_operators(operators, blocks)),

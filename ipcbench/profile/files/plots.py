@@ -104,7 +104,7 @@ def _heatmap(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
             middle = values.max() / 2
             for (row, column), value in np.ndenumerate(values):
                 ink = "black" if value > middle else "white"
-                axes.text(column, row, f"{value:.3g}", ha="center", va="center", color=ink, fontsize=7.5)
+                axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=ink, fontsize=7.5)
         figure.colorbar(image, ax=axes, shrink=0.8)
     return figure
 
@@ -114,11 +114,12 @@ def _grid(each: PhaseSummary) -> tuple[list[str], list[str], Any]:
     layers = [layer.name for layer in each.layers]
     cells: dict[tuple[str, str], float] = defaultdict(float)
     covered = {operator.path for operator in each.operators}
-    for operator in each.operators:
-        cells[next((x for x in layers if f"{operator.path}.".startswith(f"{x}.")), ""), operator.bucket] += operator.ns
-    for path, (kind, ns) in each.blocks.items():
-        if kind in _KINDS and path not in covered:
-            cells[next((x for x in layers if f"{path}.".startswith(f"{x}.")), ""), _KINDS[kind]] += ns
+    leaves = [(operator.path, operator.bucket, operator.ns) for operator in each.operators]
+    leaves += [
+        (path, _KINDS[kind], ns) for path, (kind, ns) in each.blocks.items() if kind in _KINDS and path not in covered
+    ]
+    for path, name, ns in leaves:
+        cells[next((layer for layer in layers if f"{path}.".startswith(f"{layer}.")), ""), name] += ns
     for layer in each.layers:
         if layer.communication_ns > 0:
             cells[layer.name, "communication"] = layer.communication_ns
@@ -126,17 +127,24 @@ def _grid(each: PhaseSummary) -> tuple[list[str], list[str], Any]:
     return layers, names, np.array([[cells.get((x, name), 0.0) / 1e6 for name in names] for x in layers])
 
 
+def _panels(summary: Summary, title: str, height: float = 4.4) -> tuple[Figure, list[tuple[Axes, list[PhaseSummary]]]]:
+    """Return a figure with a panel for each phase, and the panels with the ranks of their phases."""
+    figure, panels = new_figure(title, len(summary.by_phase), height)
+    for axes, ranks in zip(panels, summary.by_phase, strict=True):
+        axes.set_title(ranks[0].phase, loc="left", fontsize=10, color=INK)
+    return figure, list(zip(panels, summary.by_phase, strict=True))
+
+
 def _distribution(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
     if not summary.phases:
         return None
-    phases = [total.phase for total in summary.totals]
-    step_phases = {step.number: step.phase for step in summary.profile.steps}
-    figure, panels = new_figure("Own time of a call, by kind of block", len(phases))
-    for axes, phase in zip(panels, phases, strict=True):
+    phases = {step.number: step.phase for step in summary.profile.steps}
+    figure, panels = _panels(summary, "Own time of a call, by kind of block")
+    for axes, ranks in panels:
         groups: dict[str, list[float]] = defaultdict(list)
         for span in summary.profile.spans:
-            if step_phases.get(span.step) == phase and span.exclusive_ns > 0:
-                groups[span.kind].append(span.exclusive_ns / 1e3)
+            if phases.get(span.step) == ranks[0].phase:
+                groups[span.kind].append(max(1, span.exclusive_ns) / 1e3)
         names = sorted(groups, key=lambda name: float(np.median(groups[name])))
         for row, name in enumerate(names, 1):
             color, values = _color(_BUCKETS.get(name, name)), groups[name]
@@ -146,23 +154,19 @@ def _distribution(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
         axes.set_yticks(range(1, len(names) + 1), [f"{name} ({len(groups[name])})" for name in names])
         _log_scale(axes, "x", min(map(min, groups.values())), max(map(max, groups.values())))
         axes.set_xlabel("own time of a call (line: median), with communication in it, µs", color=MUTED)
-        axes.set_title(phase, loc="left", fontsize=10, color=INK)
     return figure
 
 
 def _computing(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
     if not any(each.ns(*COMMUNICATION) for each in summary.phases):
         return None
-    phases = [total.phase for total in summary.totals]
-    figure, panels = new_figure("Computing and communication, by rank", len(phases))
-    for axes, phase in zip(panels, phases, strict=True):
-        ranks = [each for each in summary.phases if each.phase == phase]
+    figure, panels = _panels(summary, "Computing and communication, by rank")
+    for axes, ranks in panels:
         parts = {"computing": [each.wall.value - each.ns(*COMMUNICATION, HOST) for each in ranks]}
         parts |= {name: [each.ns(name) for each in ranks] for name in (*COMMUNICATION, HOST)}
         _stacked(axes, [f"rank {each.rank}" for each in ranks], parts, 1e6)
         axes.set_ylabel("ms a step", color=MUTED)
-        axes.set_title(phase, loc="left", fontsize=10, color=INK)
-    panels[-1].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
+    panels[-1][0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
     return figure
 
 
@@ -205,24 +209,22 @@ def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
 
 
 def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
-    phases = [total.phase for total in summary.totals if any(each.phase == total.phase for each in summary.phases)]
-    if not phases:
+    if not summary.phases:
         return None
-    figure, panels = new_figure("What takes longest, own time", len(phases), 5.2)
-    for axes, phase in zip(panels, phases, strict=True):
-        each = max((p for p in summary.phases if p.phase == phase), key=lambda p: p.wall.value - p.ns(*COMMUNICATION))
+    figure, panels = _panels(summary, "What takes longest, own time, at the rank that computes longest", 5.2)
+    for axes, ranks in panels:
+        each = max(ranks, key=lambda each: each.wall.value - each.ns(*COMMUNICATION))
         bars = [(path or "model", _KINDS.get(kind, kind), ns) for path, (kind, ns) in each.blocks.items()]
         bars += [(name, name, each.ns(name)) for name in (*COMMUNICATION, HOST) if each.ns(name)]
         bars = sorted(bars, key=lambda bar: bar[2])[-_MOST_BARS:]
-        colors = [_color(kind) for _, kind, _ in bars]
-        axes.barh([shortened(bar[0], 26) for bar in bars], [bar[2] / 1e6 for bar in bars], color=colors)
-        for row, bar in enumerate(bars):
-            axes.text(
-                bar[2] / 1e6, row, f" {100 * bar[2] / each.wall.value:.1f} %", va="center", fontsize=8, color=MUTED
-            )
+        names, kinds, times = zip(*bars, strict=True)
+        axes.barh([shortened(name, 26) for name in names], [ns / 1e6 for ns in times], color=[*map(_color, kinds)])
+        for row, ns in enumerate(times):
+            share = f" {100 * ns / each.wall.value:.1f} %"
+            axes.text(ns / 1e6, row, share, va="center", fontsize=8, color=MUTED)
         axes.set_xlabel("ms a step, and share of the step", color=MUTED)
         axes.margins(x=0.14)
-        axes.set_title(f"{phase}, rank {each.rank}", loc="left", fontsize=10, color=INK)
+        axes.set_title(f"{each.phase}, rank {each.rank}", loc="left", fontsize=10, color=INK)
     return figure
 
 

@@ -44,7 +44,7 @@ def verdict(summary: Summary, advice: Sequence[Advice]) -> str:
         where = f" at rank {each.rank}" if len(ranks) > 1 else ""
         said += f" Most of {_STEP[last]} is {most.name}{where}: {percent(most.share_ratio)}."
         waiting = max(ranks, key=lambda each: each.share(WAIT))
-        if waiting.share(WAIT) >= most.share_ratio / 2:
+        if most.name != WAIT and waiting.share(WAIT) >= most.share_ratio / 2:
             said += f" Rank {waiting.rank} waits {percent(waiting.share(WAIT))} of the time."
     if advice and advice[0].gain_ratio is not None:
         said += f" Most to save: {advice[0].action}"
@@ -66,11 +66,11 @@ def sentences(summary: Summary) -> Iterator[str]:
     """Yield what the tables do not say: agreement, own cost, coverage, slow layers, speed."""
     profile = summary.profile
     if profile.agreement:
-        word = "at most" if profile.agreement.holds else "WRONG:"
-        yield (
-            f"The logits differ from those of one process by {word} {profile.agreement.relative_error:.1e} of the "
-            f"largest (limit {profile.agreement.limit:.0e})."
+        said = (
+            "The largest difference of the logits from those of one process is {0.relative_error:.1e} of the largest "
         )
+        said += "of them (limit {0.limit:.0e})."
+        yield ("" if profile.agreement.holds else "WRONG: ") + said.format(profile.agreement)
     for total in summary.totals:
         cost = total.overhead.ratio
         if cost is None:
@@ -81,7 +81,7 @@ def sentences(summary: Summary) -> Iterator[str]:
         yield f"Own cost of the spans in {total.phase}: {known}"
     if summary.phases:
         least = min(summary.phases, key=lambda each: each.coverage_ratio)
-        yield f"The model's own forward covers {100 * least.coverage_ratio:.1f} % of the steps or more."
+        yield f"Forward and communication cover at least {100 * least.coverage_ratio:.1f} % of the steps."
     if summary.tokens_per_s is not None:
         yield f"{number(summary.tokens_per_s)} tokens/s are decoded, of all sequences of the batch."
     for total in summary.totals:
@@ -103,12 +103,10 @@ def sentences(summary: Summary) -> Iterator[str]:
 def bucket_table(summary: Summary, most_ranks: int = 1000) -> Table:
     """Return the parts of a step: rows are buckets, columns phases and ranks."""
     shown: list[PhaseSummary] = []
-    for total in summary.totals:
-        ranks = sorted((p for p in summary.phases if p.phase == total.phase), key=lambda each: each.share(WAIT))
-        kept = ranks if len(ranks) <= most_ranks else [ranks[0], ranks[-1]]
-        shown += sorted(kept, key=lambda each: each.rank)
-    several = len({each.rank for each in summary.phases}) > 1
-    heads = [f"{each.phase}, rank {each.rank}" if several else each.phase for each in shown]
+    for ranks in summary.by_phase:
+        by_wait = sorted(ranks, key=lambda each: each.share(WAIT))
+        shown += ranks if len(ranks) <= most_ranks else sorted((by_wait[0], by_wait[-1]), key=lambda each: each.rank)
+    heads = _heads(summary, shown)
     rows = [("whole step", *(_cell(each.wall.value, 1.0) for each in shown))]
     for name in BUCKETS:
         cells = [_cell(each.ns(name), each.share(name)) if each.ns(name) else NOT_MEASURED for each in shown]
@@ -118,20 +116,27 @@ def bucket_table(summary: Summary, most_ranks: int = 1000) -> Table:
 
 
 def _cell(ns: float, share: float) -> str:
-    return f"{number(ns, 1e6)} ({100 * share:3.0f} %)"
+    return f"{number(ns, 1e6)} ({100 * share:.0f} %)"
+
+
+def _heads(summary: Summary, shown: Sequence[PhaseSummary]) -> list[str]:
+    several = len({each.rank for each in summary.phases}) > 1
+    return [f"{each.phase}, rank {each.rank}" if several else each.phase for each in shown]
 
 
 def layer_table(summary: Summary) -> Table:
     """Return every layer's time without communication."""
-    several = len({each.rank for each in summary.phases}) > 1
-    heads = [f"{each.phase}, rank {each.rank}" if several else each.phase for each in summary.phases]
     names = dict.fromkeys(layer.name for each in summary.phases for layer in each.layers)
     times = [{layer.name: layer.figure for layer in each.layers} for each in summary.phases]
     rows = [
         (printable(name), *(_with_interval(found[name]) if name in found else NOT_MEASURED for found in times))
         for name in names
     ]
-    return Table("Layers without communication, ms a step", make_columns(["layer", *heads]), tuple(rows))
+    return Table(
+        "Layers without communication, ms a step",
+        make_columns(["layer", *_heads(summary, summary.phases)]),
+        tuple(rows),
+    )
 
 
 def _with_interval(figure: Figure) -> str:
@@ -141,10 +146,7 @@ def _with_interval(figure: Figure) -> str:
 def operator_table(summary: Summary) -> Table:
     """Return operators by kind of block, over all layers, at the rank with the longest times."""
     rows = []
-    for total in summary.totals:
-        ranks = [each for each in summary.phases if each.phase == total.phase and each.operators]
-        if not ranks:
-            continue
+    for ranks in summary.by_phase:
         each = max(ranks, key=lambda each: sum(operator.ns for operator in each.operators))
         groups: dict[tuple[str, str], list[OperatorTime]] = defaultdict(list)
         for operator in each.operators:
@@ -183,22 +185,15 @@ def call_table(summary: Summary) -> Table:
 
 def memory_table(summary: Summary) -> Table:
     """Return the memory of each rank."""
-    rows = [
-        (
-            str(each.rank),
-            *(
-                number(size, 1e6)
-                for size in (
-                    each.parameters_bytes, each.kv_cache_bytes, each.activations_bytes, each.peak_rss_bytes,
-                    each.allocated_bytes, each.reserved_bytes, each.peak_allocated_bytes,
-                )
-            ),
-        )
-        for each in summary.profile.memory
-    ]  # fmt: skip
-    heads = ["rank", "parameters", "KV cache", "activations", "peak RSS", "GPU allocated", "GPU reserved", "GPU peak"]
-    if all(each.allocated_bytes is None for each in summary.profile.memory):
-        heads, rows = heads[:5], [row[:5] for row in rows]
+    names = {
+        "parameters_bytes": "parameters", "kv_cache_bytes": "KV cache", "activations_bytes": "activations",
+        "peak_rss_bytes": "peak RSS", "allocated_bytes": "GPU allocated", "reserved_bytes": "GPU reserved",
+        "peak_allocated_bytes": "GPU peak",
+    }  # fmt: skip
+    ranks = summary.profile.memory
+    known = [name for name in names if any(getattr(each, name) is not None for each in ranks)]
+    rows = [(str(each.rank), *(number(getattr(each, name), 1e6) for name in known)) for each in ranks]
+    heads = ["rank", *(names[name] for name in known)]
     return Table("Memory, MB", make_columns(heads), tuple(rows))
 
 

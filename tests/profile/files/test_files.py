@@ -25,10 +25,18 @@ NAMES = {"profile.json", "detailed_timings.csv", "analysis_report.json", "comm_a
          "trace.perfetto", "comprehensive_report.json", "README.md", "report.html"}  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fonts_are_open() -> None:
+    """Draw a text in each font, whose files matplotlib opens for good."""
+    pytest.importorskip("matplotlib")
+    figure, (axes,) = new_figure("bold")
+    axes.set_xlabel("plain")
+    png(figure)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for library in ("matplotlib", "jinja2"):
-        pytest.importorskip(library)
+    pytest.importorskip("jinja2")
     path = tmp_path_factory.mktemp("profile") / "out"
     written = write_files(built(slow=(1, 2, 5_000_000)), path)
     assert set(written.names) == {*NAMES, *(f"{name}.png" for name in PLOTS)} == {file.name for file in path.iterdir()}
@@ -122,7 +130,6 @@ def test_perfetto_reads_slices_that_nest_and_arrows_that_meet(folder: Path) -> N
 @pytest.fixture
 def few_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave only the plots that need two ranks."""
-    pytest.importorskip("matplotlib")
     for name in [*PLOTS]:
         if name not in {"compute_vs_communication", "bandwidth_analysis"}:
             monkeypatch.delitem(PLOTS, name)
@@ -185,7 +192,6 @@ def points() -> list[SweepPoint]:
 
 
 def test_a_sweep_is_saved_and_reported(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     for count in range(1, len(points()) + 1):
         write_sweep(points()[:count], tmp_path / "sweep", "20260102-030405")
         assert len(document(tmp_path / "sweep", "latency_analysis_20260102-030405.json")["cases"]) == min(count, 5)
