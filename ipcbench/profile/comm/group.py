@@ -253,7 +253,7 @@ class _OverMesh:
 
     def send(self, tensors: Any, to: int, _: int = 0) -> _Work | None:
         peer, mesh = self._team.ranks[to], self._wire.mesh
-        host = _OnHost(*tensors).__enter__()
+        host = _OnHost(*tensors)
         mesh.start_send(peer, host.bytes)
         return _Work(partial(self._sent, peer, host)) if mesh.is_sending(peer) else None
 

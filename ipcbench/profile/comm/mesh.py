@@ -18,8 +18,8 @@ from ipcbench.util.clock import deadline_ns, remaining_s
 
 PIECE_BYTES: Final = 2**18
 """Of a message's pieces, except the last."""
-STALL_S: Final = 60.0
-"""Longest wait for a piece."""
+STALL_S: Final = 1800.0
+"""Longest wait for a piece, during which a peer may compute. The death of a peer is noticed at once."""
 
 Take: TypeAlias = Callable[[int, memoryview], None]
 """What is called with each piece of a message that comes in: where it begins, and the piece, valid during the call."""

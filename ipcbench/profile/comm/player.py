@@ -9,13 +9,13 @@ import numpy as np
 
 from ipcbench.backend import Endpoint
 from ipcbench.harness.worker import Worker
-from ipcbench.profile.comm.collectives import Bytes, Team, folding
+from ipcbench.profile.comm.collectives import Bytes, Fold, Team, folding
 from ipcbench.profile.comm.mesh import Mesh
 from ipcbench.replay.work import BY_TIME, Work
 from ipcbench.util.clock import now_ns
 
 _REPEATS = 8
-_ADD = {size: folding(np.add, kind) for size, kind in ((4, np.float32), (2, np.int16), (1, np.uint8))}
+_ADD_FLOATS, _ADD_BYTES = folding(np.add, np.float32), folding(np.add, np.uint8)
 
 
 class _Player(Endpoint):
@@ -34,17 +34,16 @@ class _Player(Endpoint):
         if op == "recv":
             return lambda: mesh.receive_into(ranks[0], other)
         team = self._teams.get(ranks) or self._teams.setdefault(ranks, Team(mesh, ranks))
-        add = _ADD[next(size for size in _ADD if not size_bytes % size)]
         if op == "barrier":
             return team.barrier
         if op == "all_reduce":
-            return lambda: team.all_reduce(own, add)
+            return lambda: team.all_reduce(own, _adding(own))
         if op == "broadcast":
             return lambda: team.broadcast(own, 0)
         outs, into = _parts(own, team.size), _parts(other, team.size)
         return {
             "all_gather": lambda: team.all_gather(outs[team.place], into),
-            "reduce_scatter": lambda: team.reduce_scatter(outs, into[team.place], _ADD[1]),
+            "reduce_scatter": lambda: team.reduce_scatter(outs, into[team.place], _adding(outs[0])),
             "all_to_all": lambda: team.all_to_all(outs, into),
             "scatter": lambda: team.scatter(outs, into[team.place], 0),
             "gather": lambda: team.gather(outs[team.place], into, 0),
@@ -84,6 +83,10 @@ class _Player(Endpoint):
 
     def close(self) -> None:
         self.mesh.close()
+
+
+def _adding(buffer: Bytes) -> Fold:
+    return _ADD_BYTES if buffer.nbytes % 4 else _ADD_FLOATS
 
 
 def _parts(buffer: Bytes, count: int) -> list[Bytes]:

@@ -75,7 +75,6 @@ class Replayed:
         recorded_ns: the same steps as they were recorded; None for a plan, and for calls whose steps are not known.
         steps_count: how many steps were replayed.
         left_out: transport → why it cannot run here.
-        is_claim: whether there were enough rounds to compare.
     """
 
     transports: Mapping[str, OverTransport]
