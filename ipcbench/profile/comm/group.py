@@ -203,8 +203,8 @@ class _OverMesh:
 
     def allgather(self, outs: Any, tensors: Any, _: Any = None) -> None:
         for parts, own in zip(outs, tensors, strict=True):
-            with _OnHost(own) as host, _OnHost(*parts) as into:
-                self._ready().all_gather(host.bytes, into.all)
+            with _OnHost(*parts, is_filled=False) as into:
+                self._ready().all_gather(_OnHost(own).bytes, into.all)
 
     def all_gather_single(self, out: Any, own: Any, _: Any = None) -> None:
         self.allgather([out.view(-1).chunk(self._team.size)], [own])
@@ -216,8 +216,8 @@ class _OverMesh:
     def reduce_scatter(self, outs: Any, inputs: Any, opts: Any = None) -> None:
         op = _op(opts)
         for own, parts in zip(outs, inputs, strict=True):
-            with _OnHost(*parts) as host, _OnHost(own) as into:
-                self._ready().reduce_scatter(host.all, into.bytes, _fold(own.dtype, op))
+            with _OnHost(own, is_filled=False) as into:
+                self._ready().reduce_scatter(_OnHost(*parts).all, into.bytes, _fold(own.dtype, op))
             self._average(own, op)
 
     def reduce_scatter_single(self, out: Any, whole: Any, opts: Any = None) -> None:
@@ -229,17 +229,17 @@ class _OverMesh:
 
     def scatter(self, outs: Any, inputs: Any, opts: Any) -> None:
         parts = inputs[0] if inputs else []
-        with _OnHost(*parts) as host, _OnHost(*outs) as into:
-            self._ready().scatter(host.all, into.bytes, opts.rootRank)
+        with _OnHost(*outs, is_filled=False) as into:
+            self._ready().scatter(_OnHost(*parts).all, into.bytes, opts.rootRank)
 
     def gather(self, outs: Any, tensors: Any, opts: Any) -> None:
         parts = outs[0] if outs else []
-        with _OnHost(*tensors) as host, _OnHost(*parts) as into:
-            self._ready().gather(host.bytes, into.all, opts.rootRank)
+        with _OnHost(*parts, is_filled=False) as into:
+            self._ready().gather(_OnHost(*tensors).bytes, into.all, opts.rootRank)
 
     def alltoall(self, outs: Any, inputs: Any, _: Any = None) -> None:
-        with _OnHost(*inputs) as host, _OnHost(*outs) as into:
-            self._ready().all_to_all(host.all, into.all)
+        with _OnHost(*outs, is_filled=False) as into:
+            self._ready().all_to_all(_OnHost(*inputs).all, into.all)
 
     def all_to_all_single(self, out: Any, whole: Any, out_sizes: Any, sizes: Any, _: Any = None) -> None:
         of_out, of_whole = (
@@ -265,7 +265,7 @@ class _OverMesh:
         peer = self._team.ranks[source]
 
         def receive() -> None:
-            with _OnHost(*tensors) as into:
+            with _OnHost(*tensors, is_filled=False) as into:
                 self._wire.mesh.receive_into(peer, into.bytes)
 
         return _Work(self._wire.expect(peer, receive))
@@ -280,15 +280,19 @@ class _OverMesh:
 
 
 class _OnHost:
-    """Tensors as bytes in the host's memory: their own where possible, else copies, pinned for a GPU's, which are
-    copied back in the end.
+    """Tensors as bytes in the host's memory: their own where possible, else copies, pinned for a GPU's, which a `with`
+    block copies back in the end.
+
+    Args:
+        tensors: on any device.
+        is_filled: whether their content matters.
 
     Attributes:
         all: the bytes of each.
     """
 
-    def __init__(self, *tensors: torch.Tensor) -> None:
-        self._copies = [(tensor, _copy(tensor)) for tensor in tensors]
+    def __init__(self, *tensors: torch.Tensor, is_filled: bool = True) -> None:
+        self._copies = [(tensor, _copy(tensor, is_filled=is_filled)) for tensor in tensors]
         self.all: list[Bytes] = [_array(copy) for _, copy in self._copies]
 
     @property
@@ -313,9 +317,10 @@ def _array(tensor: torch.Tensor) -> Bytes:
     return found
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
+def _copy(tensor: torch.Tensor, *, is_filled: bool) -> torch.Tensor:
     if tensor.is_cuda:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return pinned.copy_(tensor) if is_filled else pinned
     return tensor.contiguous()
 
 
