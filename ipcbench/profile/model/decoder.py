@@ -268,7 +268,7 @@ class Decoder(nn.Module):
             module = getattr(self, name)
             if module is not None and not (name == "lm_head" and is_tied and has_table):
                 _fill(module, "embed_tokens" if name == "lm_head" and is_tied else name, like)
-        if is_tied and self.lm_head and has_table:
+        if is_tied and self.lm_head and self.embed_tokens and has_table:
             self.lm_head.weight = self.embed_tokens.weight
 
 

@@ -34,11 +34,6 @@ class Loaded:
     facts: Model | None
     example: tuple[Any, ...] = field(default=())
 
-    @property
-    def is_own(self) -> bool:
-        """Return whether it is the decoder of this package."""
-        return isinstance(self.module, Decoder)
-
 
 def load(setting: Setting, *, is_meta: bool = False) -> Loaded:
     """Return the model of a setting.

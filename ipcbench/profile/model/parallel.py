@@ -150,30 +150,26 @@ def _part(
     if facts is None:
         module = loaded.module if like.is_meta else loaded.module.to(like.device)
         return _Whole(module, _moved(loaded.example, like.device)), lambda: None
-    if plan.is_split:
-        if not loaded.is_own:
-            raise ConfigError("parallel", "split", "a preset or a config.json as the model")
-        return split.part(facts, setting, rank, like)
     layers = plan.layers(facts, rank)
+    batch, heads = setting.batch // plan.micro_batches(setting), facts.num_key_value_heads // plan.tp
+    capacity = setting.seq + setting.tokens
+    take = partial(Cache, len(layers), batch, capacity, (heads, facts.head_dim), like)
+    if plan.is_split:
+        if not isinstance(loaded.module, Decoder):
+            raise ConfigError("parallel", "split", "a preset or a config.json as the model")
+        is_client = rank == split.CLIENT
+        return split.part(facts, rank, like), take if is_client else lambda: None
     group = None if plan.tp == plan.world or like.is_meta else _group(plan, rank)
     shard = partial(_shard, rank=plan.tensor_rank(rank), degree=plan.tp, group=group)
     if isinstance(loaded.module, Decoder):
         with torch.device("meta"):
             decoder = Decoder(facts, loaded.module.form, layers)
         decoder.fill(like, shard if plan.tp > 1 else None)
-        return decoder, partial(take_cache, facts, setting, plan, rank, like)
+        return decoder, take
     adapted = _Adapted(loaded.module, layers)
     for layer in adapted.layers if plan.tp > 1 else ():
         shard(layer)
     return adapted.to(like.device), _DynamicCache
-
-
-def take_cache(facts: Model, setting: Setting, plan: Plan, rank: int, like: torch.Tensor) -> Cache:
-    """Return an empty cache for a rank's layers and heads and one micro-batch."""
-    batch = setting.batch // plan.micro_batches(setting)
-    heads = facts.num_key_value_heads // plan.tp
-    layers = len(plan.layers(facts, rank))
-    return Cache(layers, batch, setting.seq + setting.tokens, (heads, facts.head_dim), like)
 
 
 def _cache_bytes(facts: Model | None, setting: Setting, plan: Plan, rank: int) -> int | None:
@@ -230,8 +226,9 @@ def _shard(layer: nn.Module, rank: int, degree: int, group: dist.ProcessGroup | 
 def _keep_columns(linear: nn.Module, rank: int, degree: int) -> None:
     parts = list(linear.parts.values()) if isinstance(linear, Fused) else [linear.weight.shape[0]]
     for kind, parameter in list(linear.named_parameters(recurse=False)):
-        kept = torch.cat([part.chunk(degree)[rank] for part in parameter.split(parts)])
-        setattr(linear, kind, nn.Parameter(kept, requires_grad=False))
+        kept = [part.chunk(degree)[rank] for part in parameter.split(parts)]
+        whole = torch.cat(kept) if len(kept) > 1 else kept[0].clone()  # on `meta`, a cat loads torch's compiler
+        setattr(linear, kind, nn.Parameter(whole, requires_grad=False))
 
 
 class _Whole(nn.Module):

@@ -8,26 +8,21 @@ A call sends its inputs, one after the other, and brings one tensor back: as `ip
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import torch
 from torch import nn
 
 from ipcbench.models import Model
 from ipcbench.profile.model import wire
-from ipcbench.profile.model.decoder import MLP, Attention, Cache, Decoder, Form, Layer, Products
-from ipcbench.profile.records import Setting
+from ipcbench.profile.model.decoder import MLP, Attention, Decoder, Form, Layer, Products
 
 CLIENT: Final = 0
 SERVER: Final = 1
 
 
-def part(model: Model, setting: Setting, rank: int, like: torch.Tensor) -> tuple[nn.Module, Callable[[], Any]]:
-    """Return the client or the server, called with (inputs, cache, position), and what makes it a cache.
-
-    The client returns logits, the server None.
-    """
+def part(model: Model, rank: int, like: torch.Tensor) -> nn.Module:
+    """Return the client or the server, called with inputs, cache and position; the client returns the logits."""
     with torch.device("meta"):
         decoder = Decoder(model, Form("eager", is_fused=True))
     if rank == SERVER:
@@ -36,7 +31,7 @@ def part(model: Model, setting: Setting, rank: int, like: torch.Tensor) -> tuple
             layer.self_attn.q_norm = layer.self_attn.k_norm = None
         decoder.norm = None
         decoder.fill(like)
-        return _Server(decoder, like), lambda: None
+        return _Server(decoder, like)
     for owner in list(decoder.modules()):
         for name, module in list(owner.named_children()):
             if isinstance(module, nn.Linear | nn.Embedding):
@@ -44,9 +39,7 @@ def part(model: Model, setting: Setting, rank: int, like: torch.Tensor) -> tuple
     for layer in decoder.layers:
         layer.self_attn.products = _RemoteProducts()
     decoder.fill(like)
-    key_values = (model.num_key_value_heads, model.head_dim)
-    capacity = setting.seq + setting.tokens
-    return decoder, partial(Cache, model.num_hidden_layers, setting.batch, capacity, key_values, like)
+    return decoder
 
 
 class _Remote(nn.Module):

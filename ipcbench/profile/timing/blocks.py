@@ -67,7 +67,7 @@ def _kind(path: str, module: nn.Module) -> str:
             kind = "norm"
         elif first.endswith("head"):
             kind = "lm_head"
-    elif rest[0].isdigit() and len(rest) <= 2:
+    elif rest[0].isdigit() and len(rest) <= 2 and not first.isdigit():
         if len(rest) == 1:
             kind = "layer"
         elif "norm" in last:

@@ -97,7 +97,7 @@ class _Counter(Watch):
         name = str(operator.overloadpacket).replace(".", "::", 1)
         if "softmax" in name:
             self._use = replace(self._use, follows_softmax=True)
-        if self._block is None or _is_view(operator):
+        if self._block is None or name == "aten::_unsafe_view" or _is_view(operator):
             return
         is_sdpa = operator.overloadpacket is torch.ops.aten.scaled_dot_product_attention
         formula = _attention_flops if is_sdpa else flop_registry.get(operator.overloadpacket)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -61,21 +61,10 @@ def peak_rss_bytes() -> int:
     return getrusage(RUSAGE_SELF).ru_maxrss * 1024  # a parent's, where it was larger
 
 
-class _Meter(Protocol):
-    def live(self) -> int:
-        """Return the bytes in use."""
-
-    def peak(self) -> int:
-        """Return the most since the last call of `restart`."""
-
-    def restart(self) -> None:
-        """Let the peak begin at what is in use."""
-
-
 class _Growth:
     """By how much memory grows while each module runs; modules are within one another, but there is one peak."""
 
-    def __init__(self, meter: _Meter) -> None:
+    def __init__(self, meter: _Allocator | _Live) -> None:
         self.most: dict[str, int] = {}
         self.peak_bytes = 0
         self._meter = meter
@@ -106,7 +95,7 @@ class _Growth:
 
 
 class _Allocator:
-    """The count of the GPU's allocator."""
+    """The count of the GPU's allocator: bytes in use, and the most since the last restart."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -122,7 +111,7 @@ class _Allocator:
 
 
 class _Live(Watch):
-    """The bytes of the tensors that were made since it was entered and are still there."""
+    """The same of tensors that were made since it was entered."""
 
     def __init__(self) -> None:
         super().__init__()
