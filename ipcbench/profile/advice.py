@@ -105,13 +105,13 @@ def _host(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"host overhead is at least {percent(HOST_RATIO)} of a step"
     action = "Do more in each operator: a larger batch, fused linear layers (--fused), or a compiled model."
     for phase in summary.by_phase:
-        most = max(phase, key=host_ns)
-        if (share := host_ns(most) / most.wall.value) >= HOST_RATIO:
-            evidence = f"Between operators pass {_part(most, host_ns(most))} at rank {most.rank} (Python, dispatch)."
+        most = max(phase, key=_host_ns)
+        if (share := _host_ns(most) / most.wall.value) >= HOST_RATIO:
+            evidence = f"Between operators pass {_part(most, _host_ns(most))} at rank {most.rank} (Python, dispatch)."
             yield Advice("host overhead", action, evidence, share, threshold, most.phase)
 
 
-def host_ns(each: PhaseSummary) -> float:
+def _host_ns(each: PhaseSummary) -> float:
     """Return the time of a step outside the model, and between operators within its blocks as far as is known."""
     return each.ns(HOST) + sum(operator.ns for operator in each.operators if operator.bucket == HOST)
 

@@ -176,13 +176,19 @@ class Summary:
 
 def summarize(profile: Profile) -> Summary:
     """Return what a profile says; a plan has totals of communication only."""
-    if any(call.enter_ns is not None and call.match is None for call in profile.calls):
-        profile = replace(profile, calls=tuple(matched(profile.calls, profile.clock_error_ns)))
+    profile = with_matches(profile)
     reader = _Reader(profile)
     phases = tuple(
         found for phase in reader.phases for rank in profile.ranks if (found := reader.phase(phase, rank)) is not None
     )
     return Summary(profile, tuple(map(reader.total, reader.phases)), phases, tuple(_slow_layers(phases)))
+
+
+def with_matches(profile: Profile) -> Profile:
+    """Return a profile whose calls that have times have matches and, where it can be told, waits."""
+    if all(call.enter_ns is None or call.match is not None for call in profile.calls):
+        return profile
+    return replace(profile, calls=tuple(matched(profile.calls, profile.clock_error_ns)))
 
 
 class _Reader:
@@ -264,7 +270,7 @@ class _Reader:
                 row = table[_place(call.enter_ns, call.exit_ns, call.path, spans)][number]
                 # Calls that overlap count once, and what a block computes meanwhile is not communication.
                 begin = max(call.enter_ns, last)
-                taken = min(max(0.0, call.exit_ns - begin), row[0])
+                taken = max(0.0, min(call.exit_ns - begin, row[0]))
                 last = max(last, call.exit_ns)
                 wait = None if call.wait_ns is None else min(taken, max(0, call.wait_ns - (begin - call.enter_ns)))
                 row += (-taken, 0, 0, taken) if wait is None else (-taken, wait, taken - wait, 0)
@@ -289,10 +295,9 @@ class _Reader:
         numbers = {step.number for step in steps}
         calls = [call for call in self.profile.calls if call.step in numbers]
         stages, found = re.search(r"pp(\d+)", self.profile.setting.parallel), None
-        if stages and int(stages[1]) > 1:
-            found = bubble(
-                calls, steps, int(stages[1]), self.profile.setting.micro_batches if phase == "prefill" else 1
-            )
+        if stages:
+            parts = self.profile.setting.micro_batches if phase == "prefill" else 1
+            found = bubble(calls, steps, int(stages[1]), parts)
         return PhaseTotal(phase, plain or spans, plain is not None, cost, totals(calls) if calls else None, found)
 
     def _latency(self, phase: Phase, source: Source) -> Figure | None:

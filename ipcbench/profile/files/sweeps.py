@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILES: Final = {"seq": "latency_analysis", "parallel": "parallelism_overhead", "bandwidth": "bandwidth_test"}
-GRADES: Final = {"tp": (0.75, 0.5), "pp": (0.6, 0.4), "NVLink": (0.5, 0.3)}
-"""Kind → from which efficiency on it is good, and fair; of NVLink, the share of the device's own peak."""
+GRADES: Final = {"tp": (0.75, 0.5), "pp": (0.6, 0.4)}
+"""Way to divide the model → above which efficiency it is good, and fair."""
 _COLUMNS = {
     "ttft_ns": ("first token, ms", 1e6), "time_per_token_ns": ("per token, ms", 1e6), "tokens_per_s": ("tokens/s", 1.0),
     "speedup_ratio": ("speed-up", 1.0), "efficiency_ratio": ("efficiency", 1.0),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ipcbench.profile.records import Call, Profile
+from ipcbench.profile.summary import with_matches
 from ipcbench.trace.exporters import packets
 
 _TRACKS = ("computing", "communication")
@@ -46,10 +47,10 @@ def slices(profile: Profile) -> list[Slice]:
         Slice(span.rank, 0, span.path or "model", span.start_ns, span.start_ns + span.duration_ns, {"kind": span.kind})
         for span in profile.spans
     ]  # fmt: skip
-    groups: dict[int | tuple[int, int, int], list[Call]] = defaultdict(list)
-    for call in profile.calls:
-        if call.enter_ns is not None:
-            groups[(call.rank, call.step, call.sequence) if call.match is None else call.match].append(call)
+    groups: dict[int, list[Call]] = defaultdict(list)
+    for call in with_matches(profile).calls:
+        if call.enter_ns is not None and call.match is not None:
+            groups[call.match].append(call)
     count = 0
     for calls in groups.values():
         first, *others = sorted(calls, key=lambda call: (call.op != "send", -(call.enter_ns or 0)))

@@ -118,6 +118,7 @@ def test_perfetto_reads_slices_that_nest_and_arrows_that_meet(folder: Path) -> N
             assert open_slices[track] >= 0
             leaving |= dict.fromkeys(event.flow_ids, each.timestamp)
     assert not +open_slices
+    assert len(leaving) == len(made.calls) / 2
     for each in packets:
         for flow in each.track_event.terminating_flow_ids:
             assert leaving.pop(flow) < each.timestamp
