@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from ipcbench.models import Model, read_model
 from ipcbench.profile.model.decoder import SEED, Decoder, Form
 from ipcbench.profile.model.plan import find_model
 from ipcbench.profile.records import Setting
+from ipcbench.util.reference import is_reference, load_reference, users_own
 
 DTYPES: Final = {name: getattr(torch, name) for name in ("float32", "bfloat16", "float16")}
 _WEIGHTS: Final = ("*.safetensors", "*.bin")
@@ -50,27 +50,29 @@ def load(setting: Setting, *, is_meta: bool = False) -> Loaded:
         raise ConfigError("dtype", setting.dtype, tuple(DTYPES))
     if Path(setting.model).is_dir():
         return _from_folder(Path(setting.model), setting, is_meta=is_meta)
-    if ":" in setting.model and not Path(setting.model).exists():
+    if is_factory(setting.model):
         return _from_factory(setting)
     facts = find_model(setting.model)
     with torch.device("meta"):
         return Loaded(Decoder(facts, Form(setting.attention, setting.is_fused)), facts)
 
 
+def is_factory(model: str) -> bool:
+    """Return whether a model is the user's own, named as `module:factory`."""
+    return is_reference(model) and not Path(model).exists()
+
+
 def _from_factory(setting: Setting) -> Loaded:
     """Return what the user's factory makes: a module and the inputs that it is called with."""
-    name, _, factory = setting.model.partition(":")
+    name = setting.model
     if setting.parallel != "none" or setting.phases != ("prefill",):
-        raise ConfigError("model", setting.model, "with --parallel none and --phase prefill: it is called as it is")
-    try:
-        made = getattr(importlib.import_module(name), factory)()
-    except ModuleNotFoundError as error:
-        raise ConfigError("model", setting.model, f"module:factory that can be imported ({error})") from error
-    except AttributeError as error:
-        raise ConfigError("model", setting.model, f"a factory that the module has ({error})") from error
+        raise ConfigError("model", name, "with --parallel none and --phase prefill: it is called as it is")
+    factory = load_reference(name, "model")
+    with users_own("model", name, "a factory that does not fail"):
+        made = factory()
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module) or inputs is None:
-        raise ConfigError("model", setting.model, "a factory that returns (torch module, its inputs)")
+        raise ConfigError("model", name, "a factory that returns (torch module, its inputs)")
     return Loaded(module.eval(), None, inputs if isinstance(inputs, tuple) else (inputs,))
 
 

@@ -23,7 +23,7 @@ from ipcbench.machine.cgroup import memory_limit_bytes
 from ipcbench.models import Model
 from ipcbench.profile.model import split, wire
 from ipcbench.profile.model.decoder import Cache, Decoder, Fused
-from ipcbench.profile.model.loading import DTYPES, Loaded, device_of, load
+from ipcbench.profile.model.loading import DTYPES, Loaded, device_of, is_factory, load
 from ipcbench.profile.model.plan import Plan
 from ipcbench.profile.records import Setting
 from ipcbench.util.units import format_significant
@@ -123,7 +123,7 @@ def require_memory(setting: Setting) -> None:
     """
     plan = Plan.parse(setting.parallel)
     device = device_of(setting, 0)
-    if load(setting, is_meta=True).facts is None:
+    if is_factory(setting.model) or load(setting, is_meta=True).facts is None:
         return
     needed = 0
     for first in range(0, plan.world, plan.tp):  # those that share layers have equally much

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -27,27 +27,11 @@ _Range: Final = getattr(torch._C._profiler, "_RecordFunctionFast", record_functi
 
 @dataclass(slots=True)
 class _Marker:
-    """One call of a module."""
+    """One call of a module, and the innermost block around it, which may be itself."""
 
     target: Target
     block: _Marker | None
-    """The innermost block around it, which may be itself."""
-    inner_us: float = 0.0
     has_softmax: bool = False
-
-
-@dataclass(slots=True)
-class _Sum:
-    calls: int = 0
-    exclusive_us: float = 0.0
-
-
-@dataclass(slots=True)
-class _Sums:
-    operators: dict[tuple[str, str], _Sum] = field(default_factory=lambda: defaultdict(_Sum))
-    """(path of the block, bucket) → their sum."""
-    blocks_us: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Path → time without that of blocks inside it."""
 
 
 def operators(
@@ -77,25 +61,18 @@ def operators(
     with around(found.values(), _marked), profile(activities=activities, acc_events=True) as profiler:
         for _ in range(steps):
             run()
-    sums = _sums(profiler.events(), found, on_gpu=device.type == "cuda")
+    sums = _Sums(on_gpu=device.type == "cuda")
+    sums.add(profiler.events(), found)
     rows = []
-    for (path, name), total in sorted(sums.operators.items()):
-        done = (work or {}).get((path, name))
-        whole_us = sums.blocks_us[path]
-        rows.append(
-            Operator(
-                rank,
-                phase,
-                path,
-                name,
-                round(total.calls / steps),
-                total.exclusive_us * 1e3 / steps,
-                total.exclusive_us / whole_us if whole_us else 0.0,
-                done.flops if done else None,
-                done.bytes if done else None,
-            )
-        )
+    for (path, name), times_us in sorted(sums.operators.items()):
+        done, whole_us, taken_us = (work or {}).get((path, name)), sums.blocks_us[path], sum(times_us)
+        calls, share = round(sums.calls[path, name] / steps), taken_us / whole_us if whole_us else 0.0
+        rows.append(Operator(rank, phase, path, name, calls, taken_us * 1e3 / steps, share, *_of(done)))
     return rows
+
+
+def _of(work: Work | None) -> tuple[int | None, int | None]:
+    return (work.flops, work.bytes) if work else (None, None)
 
 
 def _marked(target: Target, forward: Forward) -> Forward:
@@ -109,44 +86,51 @@ def _marked(target: Target, forward: Forward) -> Forward:
     return marked
 
 
-def _sums(events: Iterable[Any], found: Mapping[str, Target], *, on_gpu: bool) -> _Sums:
-    """Add up the events, of which each comes after the one around it."""
-    sums, markers = _Sums(), dict[int, _Marker]()
-    for event in events:
-        parent = event.cpu_parent
-        marker = markers.get(id(parent)) if parent is not None else None
-        if event.name.startswith(_MARK):
-            target = found[event.name.removeprefix(_MARK)]
-            marker = _entered(sums, target, marker, 0.0 if on_gpu else event.time_range.elapsed_us())
-        elif marker is not None:
-            is_outermost = parent.name.startswith(_MARK)
-            taken_us = event.self_device_time_total if on_gpu else event.self_cpu_time_total
-            _add(sums, event.name, marker, taken_us, calls=int(is_outermost), on_gpu=on_gpu)
-        if marker is not None:
-            markers[id(event)] = marker
-    return sums
+class _Sums:
+    """What the events add up to, in microseconds.
 
+    Attributes:
+        operators: (path of the block, bucket) → time of each operator, without those that it is made of.
+        calls: the same → operators that modules called.
+        blocks_us: path → time without that of blocks inside it.
+    """
 
-def _entered(sums: _Sums, target: Target, outer: _Marker | None, elapsed_us: float) -> _Marker:
-    """Return the marker of a module's call within another's; a block's time is taken from that of the block around."""
-    marker = _Marker(target, outer.block if outer else None)
-    if target.kind in BLOCKS:
-        if marker.block is not None:
-            sums.blocks_us[marker.block.target.path] -= elapsed_us
-        sums.blocks_us[target.path] += elapsed_us
-        marker.block = marker
-    return marker
+    def __init__(self, *, on_gpu: bool) -> None:
+        self.operators: dict[tuple[str, str], list[float]] = defaultdict(list)
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.blocks_us: dict[str, float] = defaultdict(float)
+        self._on_gpu = on_gpu
 
+    def add(self, events: Iterable[Any], found: Mapping[str, Target]) -> None:
+        """Add up the events, of which each comes after the one around it."""
+        markers: dict[int, _Marker] = {}
+        for event in events:
+            parent = event.cpu_parent
+            marker = markers.get(id(parent)) if parent is not None else None
+            if event.name.startswith(_MARK):
+                marker = self._entered(event, found[event.name.removeprefix(_MARK)], marker)
+            elif marker is not None and marker.block is not None:
+                self._ran(event, marker, marker.block)
+            if marker is not None:
+                markers[id(event)] = marker
 
-def _add(sums: _Sums, name: str, marker: _Marker, taken_us: float, *, calls: int, on_gpu: bool) -> None:
-    block = marker.block
-    if block is None:
-        return
-    if "softmax" in name:
-        block.has_softmax = True
-    use = Use(name, marker.target.path, block.target.kind, block.has_softmax)
-    total = sums.operators[block.target.path, bucket(use)]
-    total.calls += calls
-    total.exclusive_us += taken_us
-    if on_gpu:
-        sums.blocks_us[block.target.path] += taken_us
+    def _entered(self, event: Any, target: Target, outer: _Marker | None) -> _Marker:
+        """Return the marker of a module's call; a block's time is taken from that of the block around it."""
+        marker = _Marker(target, outer.block if outer else None)
+        if target.kind in BLOCKS:
+            elapsed_us = 0.0 if self._on_gpu else event.time_range.elapsed_us()
+            if marker.block is not None:
+                self.blocks_us[marker.block.target.path] -= elapsed_us
+            self.blocks_us[target.path] += elapsed_us
+            marker.block = marker
+        return marker
+
+    def _ran(self, event: Any, marker: _Marker, block: _Marker) -> None:
+        block.has_softmax |= "softmax" in event.name
+        use = Use(event.name, marker.target.path, block.target.kind, block.has_softmax)
+        key, taken_us = (block.target.path, bucket(use)), event.self_cpu_time_total
+        if self._on_gpu:  # there, a block takes what its kernels take
+            taken_us = event.self_device_time_total
+            self.blocks_us[block.target.path] += taken_us
+        self.operators[key].append(taken_us)
+        self.calls[key] += event.cpu_parent.name.startswith(_MARK)

@@ -47,7 +47,7 @@ def test_a_factory_runs_as_it_is(own: str) -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        ("{own}:missing", "a factory that the module has"),
+        ("{own}:missing", "a name that exists"),
         ("no_such_module_at_all:make", "can be imported"),
         ("{own}:wrong", "its inputs"),
         ("nothing-of-that-name", "qwen3-tiny"),
