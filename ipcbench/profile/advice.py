@@ -10,6 +10,7 @@ from typing import Final, TypeAlias
 from ipcbench.errors import ConfigError
 from ipcbench.profile.records import Phase, SweepPoint
 from ipcbench.profile.summary import COMMUNICATION, HOST, TRANSFER, WAIT, PhaseSummary, Summary
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
 WAIT_RATIO: Final = 0.1
@@ -163,23 +164,27 @@ def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
 
 
 def _division(_: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:
-    """Yield which of the measured ways to divide the model is quickest, if it clearly is."""
+    """Yield whether to divide the model, and how: the quickest way, if it clearly beats the quickest of the others."""
     phases: tuple[tuple[str, Phase], ...] = (("time_per_token_ns", "decode"), ("ttft_ns", "prefill"))
     for name, phase in phases:
         groups: dict[tuple[object, ...], list[SweepPoint]] = defaultdict(list)
         for point in points:
-            if point.sweep != "bandwidth" and name in point.figures:
+            if point.sweep != "bandwidth" and name in point.figures and point.rounds_count >= MIN_CLAIM_ROUNDS:
                 groups[tuple(point.values.get(key) for key in ("model", "seq", "batch", "tokens"))].append(point)
         for group in groups.values():
             best, *others = sorted(group, key=lambda point: point.figures[name].estimate)
-            alone = [point for point in others if point.values.get("parallel") == "none"]
-            for other in (alone or others)[:1]:
+            rivals = [point for point in others if _is_whole(point) != _is_whole(best)]
+            for other in rivals[:1]:
                 a, b = best.figures[name], other.figures[name]
                 if a.high < b.low:
                     evidence = f"{phase}: {_ms(a.estimate)}; {case_words(other)}: {_ms(b.estimate)} (sweep)."
                     threshold = "the intervals of a sweep's cases do not overlap"
                     gain = 1 - a.estimate / b.estimate
                     yield Advice("division", f"Use {case_words(best)}.", evidence, gain, threshold, phase)
+
+
+def _is_whole(point: SweepPoint) -> bool:
+    return point.values.get("parallel") == "none"
 
 
 def _ms(ns: float) -> str:
@@ -191,13 +196,12 @@ def _part(each: PhaseSummary, ns: float) -> str:
 
 
 def case_words(point: SweepPoint) -> str:
-    """Return how a case of a sweep divides the model: `tp2 over shm, 1 thread each`."""
-    values = point.values
-    words = "one process" if values.get("parallel") == "none" else str(values.get("parallel"))
-    if values.get("transport") not in {None, "none"}:
+    """Return how a case of a sweep divides the model: `tp2 over shm, 2 threads` (of each rank; one is not said)."""
+    values, threads = point.values, point.values.get("threads", 1)
+    words = "1 process" if _is_whole(point) else str(values.get("parallel"))
+    if values.get("transport") not in {None, "none"} and not _is_whole(point):
         words += f" over {values['transport']}"
-    threads = values.get("threads", 1)
-    return words if threads == 1 else f"{words}, {threads} threads each"
+    return words if threads == 1 else f"{words}, {threads} threads"
 
 
 for _name, _rule in (

@@ -17,7 +17,7 @@ from ipcbench.profile.summary import Summary, summarize
 from ipcbench.render.plot_panel import INK, MUTED
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, bullets, markdown_table, paragraphs
-from ipcbench.stats.estimates import Interval
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.files import as_store_errors, write_atomically
 from ipcbench.util.units import format_bytes
 
@@ -63,11 +63,11 @@ def _case(point: SweepPoint) -> dict[str, object]:
 
 def grade(point: SweepPoint) -> str | None:
     """Return `good`, `fair` or `poor` for the efficiency of a case, or two of them where its interval reaches across a
-    limit; None for what has no grade.
+    limit; None for what has no grade, or too few rounds.
     """
     found = point.figures.get("efficiency_ratio")
     limits = GRADES.get(str(point.values.get("parallel"))[:2])
-    if found is None or limits is None:
+    if found is None or limits is None or point.rounds_count < MIN_CLAIM_ROUNDS:
         return None
     words = [next((word for word, limit in zip(("good", "fair"), limits, strict=True) if end > limit), "poor")
              for end in (found.low, found.high)]  # fmt: skip

@@ -212,8 +212,10 @@ def test_a_sweep_is_saved_and_reported(tmp_path: Path) -> None:
 
 
 def test_a_grade_whose_interval_reaches_across_a_limit_is_two() -> None:
-    def graded(low: float, high: float, parallel: str = "tp2") -> str | None:
-        return grade(SweepPoint("parallel", {"parallel": parallel}, {"efficiency_ratio": Interval(low, low, high)}))
+    def graded(low: float, high: float, parallel: str = "tp2", rounds: int = 3) -> str | None:
+        figures = {"efficiency_ratio": Interval(low, low, high)}
+        return grade(SweepPoint("parallel", {"parallel": parallel}, figures, rounds_count=rounds))
 
     assert (graded(0.7, 0.8), graded(0.4, 0.9), graded(0.61, 0.7, "pp2")) == ("fair to good", "poor to good", "good")
     assert graded(0.5, 0.6, "none") is None
+    assert graded(0.9, 0.9, rounds=2) is None

@@ -170,9 +170,11 @@ def test_the_screen_has_thirty_lines_of_110_columns_at_most() -> None:
 
 
 def test_a_sweep_says_which_division_is_quickest_only_where_it_clearly_is() -> None:
-    def point(parallel: str, low: float, high: float) -> SweepPoint:
+    def point(parallel: str, low: float, high: float, rounds: int = 3) -> SweepPoint:
         figures = {"time_per_token_ns": Interval(low, (low + high) / 2, high)}
-        return SweepPoint("parallel", {"parallel": parallel, "transport": "shm", "threads": 1}, figures)
+        return SweepPoint(
+            "parallel", {"parallel": parallel, "transport": "shm", "threads": 1}, figures, rounds_count=rounds
+        )
 
     summary = summarize(Profile(Setting(model="none")))
     alone = point("none", 2e6, 2.2e6)
@@ -181,7 +183,8 @@ def test_a_sweep_says_which_division_is_quickest_only_where_it_clearly_is() -> N
     assert found.gain_ratio == pytest.approx(0.5)
     assert advise(summary, [alone, point("tp2", 1.9e6, 2.1e6)]) == ()
     (found,) = advise(summary, [alone, point("tp2", 3e6, 3.1e6)])
-    assert "one process" in found.action
+    assert "1 process" in found.action
+    assert advise(summary, [point("none", 2e6, 2e6, 1), point("tp2", 1e6, 1e6, 1)]) == ()
 
 
 def test_an_own_rule_is_asked_and_a_second_of_its_name_refused() -> None:
