@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ipcbench.errors import ConfigError, IpcbenchError
+from ipcbench.errors import ConfigError
 from ipcbench.models import Model, read_model
 from ipcbench.profile.model.decoder import SEED, Decoder, Form
 from ipcbench.profile.model.plan import find_model
@@ -26,7 +26,7 @@ class Loaded:
 
     Attributes:
         module: with parameters on `meta` if they follow from the seed: they take memory when a rank's part is cut.
-        facts: None if it has another shape than Llama or Qwen3; then it runs on one rank only.
+        facts: None of the user's own, which runs on one rank only.
         example: inputs of the user's own model, which it is called with; empty for a decoder.
     """
 
@@ -82,6 +82,7 @@ def _from_folder(folder: Path, setting: Setting, *, is_meta: bool) -> Loaded:
     except ImportError as error:
         hint = "a preset or a config.json without transformers; for a folder, pip install transformers"
         raise ConfigError("model", str(folder), hint) from error
+    facts = read_model(folder)
     if setting.is_fused:
         raise ConfigError("model", str(folder), "without --fused: its layers are its own")
     is_old = tuple(int(part) for part in __version__.split(".")[:2]) < (4, 56)
@@ -100,14 +101,7 @@ def _from_folder(folder: Path, setting: Setting, *, is_meta: bool) -> Loaded:
     except (OSError, ValueError, KeyError) as error:
         reason = " ".join(str(error).split())[:150]
         raise ConfigError("model", str(folder), f"a folder that transformers reads ({reason})") from error
-    return Loaded(module.eval().requires_grad_(False), _facts_of(folder))
-
-
-def _facts_of(folder: Path) -> Model | None:
-    try:
-        return read_model(folder)
-    except IpcbenchError:  # another shape: it runs on one rank
-        return None
+    return Loaded(module.eval().requires_grad_(False), facts)
 
 
 def device_of(setting: Setting, rank: int) -> torch.device:

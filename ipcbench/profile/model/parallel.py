@@ -58,8 +58,6 @@ class Runner(nn.Module):
         plan, facts = Plan.parse(setting.parallel), loaded.facts
         if facts is not None:
             plan.require(facts, setting)
-        elif plan.world > 1:
-            raise ConfigError("parallel", setting.parallel, "none: only models shaped like Llama or Qwen3 are divided")
         device = device or device_of(setting, rank)
         self._like = torch.empty(0, dtype=DTYPES[setting.dtype], device=device)
         self._hidden_size = facts.hidden_size if facts else 0
@@ -123,7 +121,7 @@ def require_memory(setting: Setting) -> None:
     """
     plan = Plan.parse(setting.parallel)
     device = device_of(setting, 0)
-    if is_factory(setting.model) or load(setting, is_meta=True).facts is None:
+    if is_factory(setting.model):
         return
     needed = 0
     for first in range(0, plan.world, plan.tp):  # those that share layers have equally much

@@ -58,8 +58,7 @@ def targets(root: nn.Module, detail: Detail = "block") -> list[Target]:
 
 def _kind(path: str, module: nn.Module) -> str:
     first, *rest = path.split(".")
-    last = path.rpartition(".")[2]
-    kind = "module"
+    last, kind = path.rpartition(".")[2], "module"
     if not rest:
         if isinstance(module, nn.Embedding):
             kind = "embedding"
@@ -70,9 +69,7 @@ def _kind(path: str, module: nn.Module) -> str:
     elif rest[0].isdigit() and len(rest) <= 2 and not first.isdigit():
         if len(rest) == 1:
             kind = "layer"
-        elif "norm" in last:
-            pass
-        elif "attn" in last or "attention" in last:
+        elif ("attn" in last or "attention" in last) and "norm" not in last:  # not post_attention_layernorm
             kind = "attention"
         elif last in {"mlp", "ffn", "feed_forward"}:
             kind = "mlp"

@@ -103,3 +103,10 @@ def test_the_prompt_is_the_same_at_every_rank() -> None:
     assert ids.shape == (3, 10)
     assert torch.equal(ids, prompt(replace(setting, parallel="tp2"), 50))
     assert int(ids.max()) < 50
+
+
+def test_a_folder_of_another_shape_is_told(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    with pytest.raises(ConfigError, match="model_type: 'gpt2'"):
+        load(Setting(model=str(tmp_path)))
