@@ -46,17 +46,22 @@ class Rank:
     """One process of a run; or the one whose logits are compared with the others'.
 
     Attributes:
-        setting: after `prepare`.
+        setting: of the current run, after `prepare`, as what follows.
+        world: ranks of the run.
+        rank: which of them this is; one that is alone is rank 0, whatever its index.
+        recorder: of its calls.
         runner: the rank's part of the model, after `setup`.
         verbs: what it can be asked, by name.
     """
 
     setting: Setting
+    world: int
+    rank: int
+    recorder: Recorder
     runner: Runner
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.recorder = Recorder(index)
         self.verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "clock": lambda _: {"clock": clock_identity()},
             "echo": lambda _: {"clock_ns": now_ns()},
@@ -89,34 +94,39 @@ class Rank:
         for name in request["imports"]:
             import_module(name)
         self.setting = msgspec.convert(request["setting"], Setting)
-        if self.index == 0:
+        self.world = Plan.parse(self.setting.parallel).world
+        self.rank = self.index if self.world > 1 else 0
+        self.recorder = Recorder(self.rank)
+        if self.rank == 0:
             require_memory(self.setting)
         return {}
 
     def _setup(self, request: dict[str, Any]) -> dict[str, Any]:
         """Join the other ranks, and load this rank's part of the model."""
-        setting, world = self.setting, Plan.parse(self.setting.parallel).world
+        setting = self.setting
         torch.set_num_threads(setting.threads)
-        self.is_alone = world == 1
-        self.device = device_of(setting, self.index)
+        self.device = device_of(setting, self.rank)
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        if not self.is_alone:
+        if self.world > 1:
             meeting = request["addresses"], request["init_method"]
-            group.start(setting.transport, self.index, world, *meeting, self.recorder)
+            group.start(setting.transport, self.rank, self.world, *meeting, self.recorder)
         loaded = load(setting)
         self._ids = prompt(setting, loaded.facts.vocab_size if loaded.facts else 1).to(self.device)
-        self.runner = Runner(loaded, setting, self.index)
+        self.runner = Runner(loaded, setting, self.rank)
         return {"device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"}
 
     def _close(self, _: dict[str, Any]) -> dict[str, Any]:
-        if not self.is_alone:
+        """Leave the others, and the model; another `prepare` may follow."""
+        if self.world > 1:
             group.stop()
+        del self.runner
+        gc.collect()
         return {}
 
     def gather(self, own: Any) -> list[Any]:
         """Return what each rank has, at rank 0; nothing at the others."""
-        every: list[Any] | None = [None] * dist.get_world_size() if self.index == 0 else None
+        every: list[Any] | None = [None] * dist.get_world_size() if self.rank == 0 else None
         dist.gather_object(own, every)
         return every or []
 
@@ -140,7 +150,7 @@ class Rank:
             stack.enter_context(_no_collecting())
             spans = None
             if source == "spans":
-                spans = stack.enter_context(Spans(self.runner.module, self.setting.detail, self.device, self.index))
+                spans = stack.enter_context(Spans(self.runner.module, self.setting.detail, self.device, self.rank))
                 self.recorder.path = lambda: spans.current_path
             for phase, position, forward in self._steps():
                 if phase not in self.setting.phases:  # decoding needs its cache
@@ -162,18 +172,18 @@ class Rank:
             if phase == "decode":
                 run()  # for its cache
                 run, count = lambda: next(steps)[2](), min(self.setting.tokens, _DECODES)  # noqa: B023, PLW0108
-            work = flops.count(self.setting, self.index, phase)
-            rows += operators(run, self.runner.module, phase, count, self.device, rank=self.index, work=work)
+            work = flops.count(self.setting, self.rank, phase)
+            rows += operators(run, self.runner.module, phase, count, self.device, rank=self.rank, work=work)
         return Profile(self.setting, operators=tuple(rows))
 
     def memory(self) -> Profile:
         """Return this rank's memory, from an iteration of its own."""
-        taken = measure(lambda: [forward() for _, _, forward in self._steps()], self.runner, self.device, self.index)
+        taken = measure(lambda: [forward() for _, _, forward in self._steps()], self.runner, self.device, self.rank)
         return Profile(self.setting, memory=(taken,))
 
     def _timed(self, forward: Forward, phase: Phase, position: int, source: Source | None, number: int) -> Step:
         """Carry out one step, which all ranks begin together."""
-        if not self.is_alone:
+        if self.world > 1:
             dist.barrier()
         start_ns = now_ns()
         if source == "spans":
@@ -183,7 +193,7 @@ class Rank:
             torch.cuda.synchronize(self.device)
         wall_ns = now_ns() - start_ns
         self.recorder.end()
-        return Step(self.index, number, phase, position, source or "plain", start_ns, wall_ns)
+        return Step(self.rank, number, phase, position, source or "plain", start_ns, wall_ns)
 
     def _steps(self) -> Iterator[tuple[Phase, int, Forward]]:
         """Yield the steps of an iteration in order: phase, tokens before it, and what carries it out."""

@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Self, TypeAlias
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from ipcbench.backend import Launcher
 from ipcbench.errors import ConfigError, IpcbenchError, TrialError, WorkerCrashed, WorkerTimeout
 from ipcbench.harness.group import Group
 from ipcbench.machine.describe import describe_machine, describe_versions
@@ -76,8 +77,6 @@ def profile(
     setting: Setting,
     *,
     imports: Sequence[str] = (),
-    verbs: str = _VERBS,
-    reference: Logits | None = None,
     sources: Sequence[str] = ("plain", "spans"),
     say: Say = lambda _: None,
 ) -> Profile | None:
@@ -86,10 +85,8 @@ def profile(
     Args:
         setting: what to run.
         imports: modules that each rank imports first, such as one that registers a bucket of operators.
-        verbs: MODULE:FACTORY of what the ranks can be asked.
-        reference: logits of one process, see `reference_logits`; without, they are made first.
         sources: how each repetition is run, in random order: without and with instruments.
-        say: called with a line for every iteration.
+        say: called with a line for every repetition.
 
     Raises:
         IpcbenchError: a value is not allowed, torch is missing, or the model does not fit into memory.
@@ -100,12 +97,16 @@ def profile(
     setting = resolved(setting)
     if "WORLD_SIZE" in os.environ:
         return _as_one_rank(setting, imports, sources, say)
-    if reference is None and setting.parallel != "none":
-        say("one process, to compare with")
-        reference = reference_logits(setting, imports)
-    with _ranks(setting, verbs) as (ask, meeting, clock_error_ns):
-        made = _carry_out(ask, setting, {**meeting, "imports": [*imports]}, sources, say)
-    return _concluded(setting, made, reference, clock_error_ns)
+    world = Plan.parse(setting.parallel).world
+    with Ranks(world if world == 1 else world + 1, imports) as ranks:
+        reference = None
+        if world > 1:
+            say("one process, to compare with")
+            reference = ranks.reference(setting)
+        if (launcher := launcher_of(setting.transport)) == "spawn":
+            return ranks.profile(setting, reference, sources, say)
+    with Ranks(world, imports, launcher) as ranks:
+        return ranks.profile(setting, reference, sources, say)
 
 
 def resolved(setting: Setting) -> Setting:
@@ -134,51 +135,95 @@ def resolved(setting: Setting) -> Setting:
     return setting
 
 
-def reference_logits(setting: Setting, imports: Sequence[str] = ()) -> Logits:
-    """Return the logits of every step, prompt and decoding, as one process computes them."""
-    alone = replace(setting, parallel="none", transport="none", micro_batches=1)
-    with _ranks(alone, _VERBS, ("the process to compare with",)) as (ask, meeting, _):
-        _set_up(ask, alone, {**meeting, "imports": [*imports]})
-        (answer,) = ask({"do": "logits"}, _ITERATION_S)
-    return _logits(answer)
+def launcher_of(transport: str) -> Launcher:
+    """Return how the ranks of a transport are started."""
+    is_backend = transport not in {"none", *TORCH_TRANSPORTS}
+    return get_backend(transport).capabilities.launcher if is_backend else "spawn"
 
 
-@contextmanager
-def _ranks(setting: Setting, verbs: str, roles: tuple[str, ...] = ()) -> Iterator[tuple[_Ask, dict[str, Any], int]]:
-    """Start the ranks of a setting; yield what asks them all, where they meet, and the error of their clocks.
+class Ranks:
+    """Processes that carry out runs, one after another, each with as many of them as it needs; a context manager that
+    leaves neither process nor channel behind. After an error they are killed: some may wait for others forever.
 
-    Whatever happens, neither process nor channel is left.
+    Args:
+        count: how many.
+        imports: modules that each imports first.
+        launcher: how they are started; only transports with the same can be used.
+        verbs: MODULE:FACTORY of what they can be asked.
     """
-    world = Plan.parse(setting.parallel).world
-    require_room_for_sockets()
-    with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard, ExitStack() as undo:
-        is_backend = setting.transport not in {"none", *TORCH_TRANSPORTS}
-        addresses = []
-        if is_backend:
-            addresses = create_mesh(setting.transport, world, name=run_dir.channel_name)
-            undo.callback(destroy_mesh, addresses)
-        launcher = get_backend(setting.transport).capabilities.launcher if is_backend else "spawn"
-        names = roles or tuple(f"rank {index}" for index in range(world))
-        group = Group(launcher, world - 1, switchboard, roles=names, verbs=verbs)
-        undo.callback(group.kill)
-        offsets = group.connect().compare_clocks().offsets.values()
+
+    def __init__(
+        self, count: int, imports: Sequence[str] = (), launcher: Launcher = "spawn", verbs: str = _VERBS
+    ) -> None:
+        self._count, self._imports, self._launcher, self._verbs = count, [*imports], launcher, verbs
+        self._meetings = 0
+        self._has_failed = False
+
+    def __enter__(self) -> Self:
+        require_room_for_sockets()
+        with ExitStack() as undo:
+            self._run_dir = undo.enter_context(RunDir())
+            switchboard = undo.enter_context(Switchboard(self._run_dir.path))
+            names = tuple(f"rank {index}" for index in range(self._count))
+            self._group = Group(self._launcher, self._count - 1, switchboard, roles=names, verbs=self._verbs)
+            undo.callback(self._group.kill)
+            self._group.connect()
+            self._undo = undo.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        with self._undo:
+            if kind is None and self._launcher == "mpiexec":
+                self._group.end()  # others hold nothing any more, and their way out takes a second
+
+    def reference(self, setting: Setting) -> Logits:
+        """Return the logits of every step, prompt and decoding, as one process computes them: the last of these."""
+        alone = replace(setting, parallel="none", transport="none", micro_batches=1)
+        ask = partial(_asked, self._group, (self._count - 1,))
+        _set_up(ask, alone, {"addresses": [], "init_method": "", "imports": self._imports})
+        (answer,) = ask({"do": "logits"}, _ITERATION_S)
+        ask({"do": "close"}, _SETUP_S)
+        return _logits(answer)
+
+    def profile(
+        self,
+        setting: Setting,
+        reference: Logits | None,
+        sources: Sequence[str] = ("plain", "spans"),
+        say: Say = lambda _: None,
+    ) -> Profile:
+        """Return the profile of a setting that `resolved` has returned; its logits are compared with the reference."""
+        world = Plan.parse(setting.parallel).world
+        ask = partial(_asked, self._group, range(world))
+        self._meetings += 1
+        if self._has_failed:
+            raise TrialError("an earlier run in these processes has failed")
+        self._has_failed = True  # unless it comes to its end
+        with ExitStack() as undo:
+            undo.callback(lambda: self._has_failed and self._group.kill())
+            addresses: list[dict[str, Any]] = []
+            if setting.transport not in {"none", *TORCH_TRANSPORTS}:
+                addresses = create_mesh(setting.transport, world, name=self._run_dir.channel_name)
+                undo.callback(destroy_mesh, addresses)
+            place = f"file://{self._run_dir.path}/meeting-{self._meetings}"
+            meeting = {"addresses": addresses, "init_method": place, "imports": self._imports}
+            made = _carry_out(ask, setting, meeting, sources, say)
+            offsets = self._group.compare_clocks().offsets.values()
+            ask({"do": "close"}, _SETUP_S)
+            self._has_failed = False
         error_ns = max((abs(each.offset_ns) + each.error_ns for each in offsets), default=0.0)
-        meeting = {"addresses": addresses, "init_method": f"file://{run_dir.path}/meeting"}
-        yield partial(_asked, group), meeting, round(error_ns)
-        _asked(group, {"do": "close"}, _SETUP_S)
-        if launcher == "mpiexec":
-            group.end()  # others hold nothing any more, and their way out takes a second
+        return _concluded(setting, made, reference, round(error_ns))
 
 
-def _asked(group: Group, question: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
-    """Ask all ranks, and return their answers by rank; where one failed because another has died, that is the error."""
+def _asked(group: Group, ranks: Sequence[int], question: dict[str, Any], timeout_s: float) -> list[dict[str, Any]]:
+    """Ask ranks, and return their answers in order; where one failed because another has died, that is the error."""
     try:
-        answers = group.ask_all(question, timeout_s)
+        answers = group.ask(dict.fromkeys(ranks, question), timeout_s)
     except (WorkerCrashed, WorkerTimeout):
         raise
     except TrialError as error:
         try:
-            group.ask_all({"do": "echo"}, _BLAME_S)
+            group.ask({rank: {"do": "echo"} for rank in ranks}, _BLAME_S)
         except WorkerCrashed as crashed:
             raise crashed from error
         except TrialError:  # they wait for the one that failed
@@ -187,7 +232,7 @@ def _asked(group: Group, question: dict[str, Any], timeout_s: float) -> list[dic
     for answer in answers.values():
         if "refused" in answer:
             raise IpcbenchError(answer["refused"])
-    return [answers[rank] for rank in range(group.endpoints)]
+    return [answers[rank] for rank in ranks]
 
 
 def _set_up(ask: _Ask, setting: Setting, meeting: dict[str, Any]) -> list[str]:
@@ -259,7 +304,7 @@ def disagreement(found: Agreement) -> str:
 def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_error_ns: int) -> Profile:
     """Return the profile of what the ranks have answered."""
     rows: dict[str, Any] = {
-        name: (*chain.from_iterable(getattr(part, name) for part in made.parts),) for name in _PARTS
+        name: tuple(chain.from_iterable(getattr(part, name) for part in made.parts)) for name in _PARTS
     }
     rows["calls"] = tuple(matched(rows["calls"], clock_error_ns))
     gpus = sorted({device for device in made.devices if device != "cpu"})
@@ -327,7 +372,10 @@ def _as_one_rank(setting: Setting, imports: Sequence[str], sources: Sequence[str
     each = [made for made, _ in gathered]
     made = _Made(*(list(chain.from_iterable(getattr(one, name) for one in each)) for name in _Made.__slots__))
     is_one_clock = len({clock for _, clock in gathered}) == 1 and gathered[0][1]
-    reference = None if world == 1 else reference_logits(setting, imports)
+    reference = None
+    if world > 1:
+        with Ranks(1, imports) as alone:
+            reference = alone.reference(setting)
     return _concluded(setting, made, reference, 0 if is_one_clock else _UNKNOWN_CLOCK_NS)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
@@ -14,11 +14,12 @@ from typing import Final, Literal
 
 import numpy as np
 
-from ipcbench.errors import ConfigError, IpcbenchError, TrialError
+from ipcbench.backend import Launcher
+from ipcbench.errors import IpcbenchError, TrialError
 from ipcbench.machine.describe import usable_cores
 from ipcbench.profile.model.plan import Plan
 from ipcbench.profile.records import Profile, Setting, Step, SweepPoint
-from ipcbench.profile.run import Logits, disagreement, profile, reference_logits, resolved
+from ipcbench.profile.run import Logits, Ranks, disagreement, launcher_of, require_torch, resolved
 from ipcbench.profile.summary import COMMUNICATION, summarize
 from ipcbench.profile.sweep.cases import Budget, Done, Say, figure, measure
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
@@ -51,14 +52,16 @@ def sweep_seq(
         say: called with a line for each run.
     """
     budget, points = budget or Budget(None), []
-    for seq, batch in sorted(product(lengths, batches), key=lambda case: (case[0] * case[1], case)):
-        for plan in plans:
-            setting = replace(base, parallel=plan, seq=seq, batch=batch, tokens=max(outputs), detail="block")
-            work = batch * (seq + max(outputs))
-            found = measure(_point("seq", setting), plan, work, budget, partial(_plain, setting, outputs))
-            points += [_of_output(found, output) for output in outputs]
-            say(f"{plan}, {seq} tokens, batch {batch}: {found.status}")
-            done(points)
+    with _Pool(plans) as pool:
+        for seq, batch in sorted(product(lengths, batches), key=lambda case: (case[0] * case[1], case)):
+            for plan in plans:
+                setting = replace(base, parallel=plan, seq=seq, batch=batch, tokens=max(outputs), detail="block")
+                work = batch * (seq + max(outputs))
+                run = partial(_plain, pool, setting, outputs)
+                found = measure(_point("seq", setting), plan, work, budget, run)
+                points += [_of_output(found, output) for output in outputs]
+                say(f"{plan}, {seq} tokens, batch {batch}: {found.status}")
+                done(points)
     return points
 
 
@@ -82,20 +85,60 @@ def sweep_parallel(
     settings += [replace(alone, parallel=plan, transport=name) for plan in plans for name in transports]
     settings = [*dict.fromkeys(settings)]
     cases = {setting: _Turns() for setting in settings}
-    reference, points = reference_logits(resolved(alone)), []
-    for number in range(rounds):
-        if number and (reason := budget.lack("round", 1.0)):
-            say(f"the budget is spent after {number} of {rounds} rounds: {reason}")
-            break
-        began_s = time.monotonic()
-        for setting in random.Random(number).sample(settings, len(settings)):  # noqa: S311 - an order, not a secret
-            if not cases[setting].failure:
-                cases[setting].take(setting, reference)
-            say(f"round {number + 1}/{rounds}: {setting.parallel}, {setting.transport}, {setting.threads} threads")
-        budget.spent("round", 1.0, time.monotonic() - began_s)
-        points = [_compared(setting, cases, settings[:2]) for setting in settings]
-        done(points)
+    points: list[SweepPoint] = []
+    with _Pool(plans) as pool:
+        for number in range(rounds):
+            if number and (reason := budget.lack("round", 1.0)):
+                say(f"the budget is spent after {number} of {rounds} rounds: {reason}")
+                break
+            began_s = time.monotonic()
+            for setting in random.Random(number).sample(settings, len(settings)):  # noqa: S311 - an order, not a secret
+                if not cases[setting].failure:
+                    cases[setting].take(setting, pool)
+                say(f"round {number + 1}/{rounds}: {setting.parallel}, {setting.transport}, {setting.threads} threads")
+            budget.spent("round", 1.0, time.monotonic() - began_s)
+            points = [_compared(setting, cases, settings[:2]) for setting in settings]
+            done(points)
     return points
+
+
+class _Pool(ExitStack):
+    """Ranks that carry out one run after another; after a failure, others are started."""
+
+    def __init__(self, plans: Sequence[str]) -> None:
+        super().__init__()
+        require_torch()
+        self._count = 1 + max(Plan.parse(plan).world for plan in plans)
+        self._ranks: dict[tuple[Launcher, int], Ranks] = {}
+        self._references: dict[tuple[int, ...], Logits] = {}
+
+    def run(self, setting: Setting, sources: Sequence[str] = ("plain", "spans")) -> Profile:
+        """Return the profile of a run.
+
+        Raises:
+            IpcbenchError: it failed, or its logits are wrong.
+        """
+        setting = resolved(setting)
+        key = setting.seq, setting.batch, setting.tokens
+        try:
+            reference = self._references.get(key)
+            if reference is None and setting.parallel != "none":
+                reference = self._references[key] = self._of("spawn", self._count).reference(setting)
+            launcher = launcher_of(setting.transport)
+            count = self._count if launcher == "spawn" else Plan.parse(setting.parallel).world
+            made = self._of(launcher, count).profile(setting, reference, sources)
+        except IpcbenchError:
+            self.close()
+            self._ranks.clear()
+            raise
+        if made.agreement is not None and not made.agreement.holds:
+            raise TrialError(disagreement(made.agreement))
+        return made
+
+    def _of(self, launcher: Launcher, count: int) -> Ranks:
+        if (launcher, count) not in self._ranks:
+            self._ranks[launcher, count] = self.enter_context(Ranks(count, launcher=launcher))
+        return self._ranks[launcher, count]
 
 
 @dataclass(slots=True)
@@ -105,10 +148,10 @@ class _Turns:
     figures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     failure: str = ""
 
-    def take(self, setting: Setting, reference: Logits) -> None:
+    def take(self, setting: Setting, pool: _Pool) -> None:
         """Run once more."""
         try:
-            made = _checked(setting, reference)
+            made = pool.run(setting)
         except IpcbenchError as error:
             self.failure = str(error)
             return
@@ -135,22 +178,6 @@ def _compared(setting: Setting, cases: Mapping[Setting, _Turns], alone: Sequence
             figures[f"efficiency_{suffix}"] = [gain / parts for gain in gains]
     shown = {name: figure(values) for name, values in figures.items()}
     return replace(point, figures=shown, rounds_count=len(figures["whole_ns"]))
-
-
-def _checked(setting: Setting, reference: Logits | None, sources: Sequence[str] = ("plain", "spans")) -> Profile:
-    """Return the profile of a run whose logits are right.
-
-    Raises:
-        TrialError: they are not.
-    """
-    made = profile(setting, reference=reference, sources=sources)
-    if made is None:
-        raise ConfigError(
-            "WORLD_SIZE", os.environ.get("WORLD_SIZE"), "a sweep without torchrun: it starts its own ranks"
-        )
-    if made.agreement is not None and not made.agreement.holds:
-        raise TrialError(disagreement(made.agreement))
-    return made
 
 
 def _iterations(made: Profile) -> list[list[float]]:
@@ -189,8 +216,8 @@ def _of_output(found: SweepPoint, output: int) -> SweepPoint:
     return replace(found, values={**found.values, "tokens": output}, figures=kept)
 
 
-def _plain(setting: Setting, outputs: Sequence[int]) -> Mapping[str, Sequence[float]]:
-    return _figures(_checked(setting, None, ("plain",)), outputs)
+def _plain(pool: _Pool, setting: Setting, outputs: Sequence[int]) -> Mapping[str, Sequence[float]]:
+    return _figures(pool.run(setting, ("plain",)), outputs)
 
 
 def _communication_ratio(made: Profile) -> float:
