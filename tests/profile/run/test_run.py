@@ -1,0 +1,116 @@
+"""Runs of real ranks: their logits, their calls, and faults that must show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed")
+
+from ipcbench.errors import IpcbenchError, TrialError, WorkerCrashed
+from ipcbench.profile.comm.synth import planned
+from ipcbench.profile.model.plan import Plan, find_model
+from ipcbench.profile.records import Profile, Setting
+from ipcbench.profile.run import Logits, Ranks, profile
+from ipcbench.profile.summary import WAIT, summarize
+from ipcbench.registry import status
+from tests.profile.run.faulty import KEPT_BYTES, LAYER, SLOW_NS
+
+SHORT = Setting(model="qwen3-tiny", seq=16, tokens=2, batch=2, steps=1, warmup=0)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(5) as ranks:
+        yield ranks
+
+
+@pytest.fixture(scope="module")
+def reference(ranks: Ranks) -> Logits:
+    return ranks.reference(SHORT)
+
+
+@pytest.mark.parametrize(
+    ("parallel", "transport"),
+    [
+        *[("tp2", name) for name in ("gloo", "shm", "pipe", "zmq", "zmq-tcp", "tcp", "lmdb")],
+        ("tp4", "shm"), ("pp2", "pipe"), ("tp2pp2", "shm"), *[("split", name) for name in ("gloo", "shm", "pipe")],
+    ],
+)  # fmt: skip
+def test_logits_are_those_of_one_process_and_calls_those_planned(
+    parallel: str, transport: str, ranks: Ranks, reference: Logits
+) -> None:
+    _check(ranks, parallel, transport, reference)
+
+
+def test_logits_over_mpi_are_those_of_one_process(reference: Logits) -> None:
+    if not (found := status("mpi-p2p")).available:
+        pytest.skip(found.reason)
+    with Ranks(2, launcher="mpiexec") as ranks:
+        _check(ranks, "tp2", "mpi-p2p", reference)
+
+
+def _check(ranks: Ranks, parallel: str, transport: str, reference: Logits) -> None:
+    made = ranks.profile(replace(SHORT, parallel=parallel, transport=transport), reference)
+    assert made.agreement is not None
+    assert made.agreement.holds, made.agreement
+    plan = planned(find_model(SHORT.model), Plan.parse(parallel), made.setting)
+    numbers = sorted({step.number for step in made.steps if step.source == "spans"})
+    found = [(c.rank, numbers.index(c.step), c.sequence, c.op, c.ranks, c.bytes, c.dtype) for c in made.calls]
+    assert sorted(found) == sorted((c.rank, c.step, c.sequence, c.op, c.ranks, c.bytes, c.dtype) for c in plan)
+
+
+def _faulty(kind: str, reference: Logits, transport: str = "shm", steps: int = 1) -> Profile:
+    """Return the profile of two ranks, of which one has a fault."""
+    setting = replace(SHORT, parallel="tp2", transport=transport, steps=steps)
+    with Ranks(2, verbs=f"tests.profile.run.faulty:{kind}") as ranks:
+        return ranks.profile(setting, reference)
+
+
+def test_a_slow_layer_shows_there_and_as_waiting_at_the_other_rank(reference: Logits) -> None:
+    summary = summarize(_faulty("Slow", reference, steps=3))
+    decode = {each.rank: each for each in summary.phases if each.phase == "decode"}
+    (layer,) = (part for part in decode[1].layers if part.name.endswith(LAYER))
+    assert layer.figure.value >= SLOW_NS
+    assert decode[0].ns(WAIT) >= 0.9 * SLOW_NS
+    assert any(each.rank == 1 and each.path.endswith(LAYER) for each in summary.slow_layers)
+
+
+def test_a_large_allocation_shows_as_memory_of_its_layer(reference: Logits) -> None:
+    made = _faulty("Large", reference)
+    small, large = sorted(made.memory, key=lambda each: each.rank)
+    (layer,) = (path for path in large.layers if path.endswith(LAYER))
+    assert large.layers[layer] >= KEPT_BYTES > small.layers[layer]
+    assert large.peak_rss_bytes - small.peak_rss_bytes > KEPT_BYTES // 2
+
+
+def test_wrong_logits_do_not_agree(reference: Logits) -> None:
+    made = _faulty("Wrong", reference)
+    assert made.agreement is not None
+    assert not made.agreement.holds
+
+
+@pytest.mark.parametrize("transport", ["shm", "gloo"])
+def test_a_dying_rank_ends_the_run_in_one_line_that_names_it(transport: str, reference: Logits) -> None:
+    with pytest.raises(WorkerCrashed, match=r"^rank 1 was killed by signal 9") as caught:
+        _faulty("Dying", reference, transport)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_larger_than_memory_is_refused_in_one_line() -> None:
+    with pytest.raises(IpcbenchError, match=r"llama-3\.1-70b.*GiB") as caught:
+        profile(replace(SHORT, model="llama-3.1-70b"))
+    assert not isinstance(caught.value, TrialError)
+
+
+def test_parts_of_a_step_add_up_and_the_root_covers_it() -> None:
+    made = profile(Setting(model="qwen3-tiny", seq=64, tokens=4, steps=3, warmup=1, detail="op"))
+    assert made is not None
+    summary = summarize(made)
+    assert [each.phase for each in summary.phases] == ["prefill", "decode"]
+    for each in summary.phases:
+        assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall.value, rel=0.005)
+        assert each.coverage_ratio > 0.9  # 0.97 and more where nothing else runs
+        assert each.operators
