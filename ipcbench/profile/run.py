@@ -176,6 +176,10 @@ class Ranks:
             if kind is None and self._launcher == "mpiexec":
                 self._group.end()  # others hold nothing any more, and their way out takes a second
 
+    def _kill_failed(self) -> None:
+        if self._has_failed:
+            self._group.kill()
+
     def reference(self, setting: Setting) -> Logits:
         """Return the logits of every step, prompt and decoding, as one process computes them: the last of these."""
         alone = replace(setting, parallel="none", transport="none", micro_batches=1)
@@ -200,7 +204,7 @@ class Ranks:
             raise TrialError("an earlier run in these processes has failed")
         self._has_failed = True  # unless it comes to its end
         with ExitStack() as undo:
-            undo.callback(lambda: self._has_failed and self._group.kill())
+            undo.callback(self._kill_failed)
             addresses: list[dict[str, Any]] = []
             if setting.transport not in {"none", *TORCH_TRANSPORTS}:
                 addresses = create_mesh(setting.transport, world, name=self._run_dir.channel_name)

@@ -16,7 +16,7 @@ from ipcbench.profile.records import Profile, Setting
 from ipcbench.profile.run import Logits, Ranks, profile
 from ipcbench.profile.summary import WAIT, summarize
 from ipcbench.registry import status
-from tests.profile.run.faulty import KEPT_BYTES, LAYER, SLOW_NS
+from tests.profile.run.faulty import DYING, KEPT_BYTES, LARGE, LAYER, SLOW, SLOW_NS, WRONG
 
 SHORT = Setting(model="qwen3-tiny", seq=16, tokens=2, batch=2, steps=1, warmup=0)
 
@@ -62,41 +62,55 @@ def _check(ranks: Ranks, parallel: str, transport: str, reference: Logits) -> No
     assert sorted(found) == sorted((c.rank, c.step, c.sequence, c.op, c.ranks, c.bytes, c.dtype) for c in plan)
 
 
-def _faulty(kind: str, reference: Logits, transport: str = "shm", steps: int = 1) -> Profile:
-    """Return the profile of two ranks, of which one has a fault."""
-    setting = replace(SHORT, parallel="tp2", transport=transport, steps=steps)
-    with Ranks(2, verbs=f"tests.profile.run.faulty:{kind}") as ranks:
-        return ranks.profile(setting, reference)
+@pytest.fixture(scope="module")
+def faulty() -> Iterator[Ranks]:
+    with Ranks(2, verbs="tests.profile.run.faulty:Faulty") as ranks:
+        yield ranks
 
 
-def test_a_slow_layer_shows_there_and_as_waiting_at_the_other_rank(reference: Logits) -> None:
-    summary = summarize(_faulty("Slow", reference, steps=3))
+def _spoiled(ranks: Ranks, reference: Logits, batch: int, transport: str = "shm", steps: int = 1) -> Profile:
+    """Return the profile of two ranks, of which one has the fault that this batch means."""
+    of_batch = [each.reshape(SHORT.batch, -1)[:1].repeat(batch, 0).reshape(-1) for each in reference]
+    setting = replace(SHORT, parallel="tp2", transport=transport, steps=steps, batch=batch)
+    return ranks.profile(setting, of_batch)
+
+
+def test_a_slow_layer_shows_there_and_as_waiting_at_the_other_rank(faulty: Ranks, reference: Logits) -> None:
+    summary = summarize(_spoiled(faulty, reference, SLOW, steps=3))
     decode = {each.rank: each for each in summary.phases if each.phase == "decode"}
     (layer,) = (part for part in decode[1].layers if part.name.endswith(LAYER))
     assert layer.figure.value >= SLOW_NS
     assert decode[0].ns(WAIT) >= 0.9 * SLOW_NS
-    assert any(each.rank == 1 and each.path.endswith(LAYER) for each in summary.slow_layers)
+    total = summary.total("decode")
+    assert total is not None
+    assert total.totals is not None
+    late = {(each.rank, each.path): each.late_ns for each in total.totals.stragglers}
+    assert max(ns for (rank, path), ns in late.items() if rank == 1 and f"{LAYER}." in path) >= 0.5 * SLOW_NS
 
 
-def test_a_large_allocation_shows_as_memory_of_its_layer(reference: Logits) -> None:
-    made = _faulty("Large", reference)
-    small, large = sorted(made.memory, key=lambda each: each.rank)
+def test_a_large_allocation_shows_as_memory_of_its_layer(faulty: Ranks, reference: Logits) -> None:
+    small, large = sorted(_spoiled(faulty, reference, LARGE).memory, key=lambda each: each.rank)
     (layer,) = (path for path in large.layers if path.endswith(LAYER))
     assert large.layers[layer] >= KEPT_BYTES > small.layers[layer]
     assert large.peak_rss_bytes - small.peak_rss_bytes > KEPT_BYTES // 2
 
 
-def test_wrong_logits_do_not_agree(reference: Logits) -> None:
-    made = _faulty("Wrong", reference)
+def test_wrong_logits_do_not_agree(faulty: Ranks, reference: Logits) -> None:
+    made = _spoiled(faulty, reference, WRONG)
     assert made.agreement is not None
     assert not made.agreement.holds
 
 
 @pytest.mark.parametrize("transport", ["shm", "gloo"])
 def test_a_dying_rank_ends_the_run_in_one_line_that_names_it(transport: str, reference: Logits) -> None:
-    with pytest.raises(WorkerCrashed, match=r"^rank 1 was killed by signal 9") as caught:
-        _faulty("Dying", reference, transport)
+    with (
+        Ranks(2, verbs="tests.profile.run.faulty:Faulty") as ranks,
+        pytest.raises(WorkerCrashed, match=r"^rank 1 was killed by signal 9") as caught,
+    ):
+        _spoiled(ranks, reference, DYING, transport)
     assert "\n" not in str(caught.value)
+    with pytest.raises(TrialError, match="an earlier run"):
+        ranks.profile(SHORT, None)
 
 
 def test_a_model_larger_than_memory_is_refused_in_one_line() -> None:

@@ -1,0 +1,135 @@
+"""`ipcbench profile`: what it prints, writes and refuses. Those that run a model need torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ipcbench.cli import main
+from ipcbench.profile import run
+from ipcbench.profile.records import SweepPoint, read_profile
+from ipcbench.profile.sweep.cases import Budget, figure, measure
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "profile_own"
+SHORT = ("--steps", "1", "--warmup", "0", "--no-progress")
+
+
+def test_a_plan_is_made_replayed_and_exported_without_torch(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    plan = str(tmp_path / "plan")
+    assert main(["profile", "synth", "--parallel", "tp2", "--seq", "16", "--tokens", "1", "--out", plan]) == 0
+    assert len(read_profile(tmp_path / "plan").calls) == 2 * 2 * 2 * 4  # ranks, steps, calls a layer, layers
+    assert main(["profile", "replay", plan, "--transports", "shm", "--rounds", "1", "-q"]) == 0
+    assert "Too few rounds" in capsys.readouterr().out
+    traces = tmp_path / "param"
+    assert main(["profile", "export", plan, "--format", "param", "--out", str(traces)]) == 0
+    back = str(tmp_path / "back")
+    assert main(["profile", "import", str(traces), "--format", "param", "--out", back]) == 0
+    sizes = [[(call.rank, call.op, call.bytes) for call in read_profile(Path(path)).calls] for path in (plan, back)]
+    assert sorted(sizes[0]) == sorted(sizes[1])
+
+
+def test_without_torch_a_run_says_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "find_spec", lambda _: None)
+    assert main(["profile", "run"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "pip install 'ipcbench[profile]'" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--parallel", "tp3"), "tp3"),
+        (("--parallel", "tp2", "--transport", "null"), "a transport between processes"),
+        (("--parallel", "tp2", "--transport", "smh"), "shm"),
+        (("--phase", "predecode"), "prefill"),
+        (("--seq", "0"), "--seq"),
+        (("--model", "qwen3-tny"), "qwen3-tiny"),
+    ],
+)
+def test_bad_input_gets_one_line(
+    options: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "require_torch", lambda: None)
+    assert main(["profile", "run", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+
+
+def test_a_bandwidth_sweep_measures_what_fits_and_names_the_rest(tmp_path: Path) -> None:
+    options = ["--sizes", "64KiB", "--transport", "shm,mpi", "--out", str(tmp_path), "-q"]
+    _ipcbench(["profile", "sweep", "bandwidth", *options], cwd=tmp_path)
+    (file,) = tmp_path.glob("bandwidth_test_*.json")
+    cases = json.loads(file.read_text())["cases"]
+    over_shm = [case for case in cases if case["values"].get("transport") == "shm"]
+    assert {case["values"]["what"] for case in over_shm} == {
+        "send", "all_reduce", "all_gather", "reduce_scatter", "broadcast"
+    }  # fmt: skip
+    assert all(case["figures"]["bytes_per_s"]["estimate"] > 0 for case in over_shm)
+    assert {case["status"] for case in cases if case["values"]["transport"] == "cuda"} <= {"measured", "unavailable"}
+
+
+def test_a_case_that_does_not_fit_the_budget_is_named() -> None:
+    point, budget = SweepPoint("seq", {"seq": 1}), Budget(1.0)
+    budget.spent("none", 1.0, 0.4)
+    assert measure(point, "none", 2.0, budget, lambda: {"a": [1.0, 2.0]}).rounds_count == 2
+    budget.spent("none", 1.0, 0.6)
+    found = measure(point, "none", 2.0, budget, lambda: pytest.fail("it does not fit"))
+    assert (found.status, "--full" in found.reason) == ("not measured", True)
+
+
+def test_a_figure_of_few_rounds_has_no_interval() -> None:
+    assert figure([1.0, 3.0]).low == figure([1.0, 3.0]).high == 2.0
+    assert figure([1.0, 2.0, 3.0]).low < 2.0
+
+
+def test_the_example_adds_a_bucket_a_metric_and_a_plot(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    command = ["profile", "run", "--model", "own:model", "--phase", "prefill", "--import", "own", *SHORT]
+    _ipcbench([*command, "--out", str(tmp_path)], cwd=EXAMPLE)
+    assert json.loads((tmp_path / "analysis_report.json").read_text())["metrics"]["forward_ms"]["prefill"] > 0
+    assert (tmp_path / "every_step.png").stat().st_size > 0
+    assert "gelu" in {operator.bucket for operator in read_profile(tmp_path).operators}
+
+
+def _ipcbench(arguments: list[str], cwd: Path) -> None:
+    subprocess.run([sys.executable, "-m", "ipcbench", *arguments], cwd=cwd, check=True, timeout=200)
+
+
+def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "ipcbench"]
+    options = ["--parallel", "tp2", "--seq", "16", "--tokens", "1", "--detail", "block", *SHORT]
+    subprocess.run([*command, "profile", "run", *options, "--out", str(tmp_path)], check=True, timeout=250)
+    made = read_profile(tmp_path)
+    assert made.ranks == (0, 1)
+    assert made.agreement is not None
+    assert made.agreement.holds
+
+
+def test_sweeps_of_models_have_a_case_for_every_setting(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    seq = ["--seq", "8,16", "--batch", "1", "--tokens", "1,2", "--parallel", "none,tp2", "--full"]
+    _ipcbench(["profile", "sweep", "seq", *seq, *SHORT, "--out", str(tmp_path)], cwd=tmp_path)
+    parallel = ["--seq", "8", "--tokens", "1", "--parallel", "tp2", "--transport", "shm", "--rounds", "1"]
+    _ipcbench(["profile", "sweep", "parallel", *parallel, *SHORT, "--out", str(tmp_path)], cwd=tmp_path)
+    cases = [
+        case
+        for name in ("latency_analysis", "parallelism_overhead")
+        for file in tmp_path.glob(f"{name}_*.json")
+        for case in json.loads(file.read_text())["cases"]
+    ]
+    assert {case["status"] for case in cases} == {"measured"}
+    assert len(cases) == 2 * 2 * 2 + 2 + (os.cpu_count() != 1)
+    (divided,) = (case for case in cases if "speedup_ratio" in case["figures"])
+    gain, efficiency = (divided["figures"][name]["estimate"] for name in ("speedup_ratio", "efficiency_ratio"))
+    assert efficiency == pytest.approx(gain / 2)
