@@ -63,7 +63,7 @@ def test_the_manifest_is_valid() -> None:
 
 def test_the_tasks() -> None:
     bench = {"bench-small", "bench", "bench-large", "bench-shared", "bench-streaming"}
-    assert set(TASKS) == bench | {"analyze", "test", "lint", "clean"}
+    assert set(TASKS) == bench | {"analyze", "profile", "test", "lint", "clean"}
 
 
 @pytest.mark.parametrize("task", TASKS)
