@@ -103,15 +103,13 @@ def check(**given: Any) -> int:
     Exit codes: 0 a model can be run; 1 torch is missing.
     """
     from ipcbench.profile.check import check as look
-    from ipcbench.render.table import Table, make_columns
-    from ipcbench.render.text import aligned
+    from ipcbench.render.text import wrapped
 
     found = look(sayer(given))
     words = {True: "yes", False: "no", None: "partly"}
-    rows = tuple((each.what, words[each.can], each.detail) for each in found)
-    print_lines(
-        aligned(Table("What can be measured here", make_columns(["what", "", "detail"], (0, 1, 2)), rows), text_width())
-    )
+    for each in found:
+        text = f"{each.what}: {each.detail}" if each.detail else each.what
+        print_lines(wrapped(text, text_width(), first=f"{words[each.can]:6}  ", indent=" " * 8))
     return 0 if found[0].can else EXIT_FAILED
 
 

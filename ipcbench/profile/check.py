@@ -64,13 +64,15 @@ def _memory() -> Ability:
 
 
 def _transports(*, has_torch: bool) -> Iterator[Ability]:
-    yield Ability("transport gloo", has_torch, "torch's own" if has_torch else "torch")
+    yield Ability("transport gloo", has_torch, "" if has_torch else "torch")
+    there = []
     for name in names():
         found = status(name)
         if not found.available:
             yield Ability(f"transport {name}", can=False, detail=f"{found.reason}; {found.hint}")
         elif get_backend(name).capabilities.launcher != "inline":
-            yield Ability(f"transport {name}", can=True, detail="")
+            there.append(name)
+    yield Ability("transports between ranks", bool(there), ", ".join(there))
 
 
 def _own_cost() -> Iterator[Ability]:
