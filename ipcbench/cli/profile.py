@@ -81,16 +81,16 @@ def run(**given: Any) -> int:
     return 0
 
 
-def _show(made: Profile, folder: Path, *, quiet: bool = False) -> None:
-    """Write a profile's files, and print it on one screen."""
+def _show(made: Profile, folder: Path, *, full: bool = False, quiet: bool = False) -> None:
+    """Write a profile's files, and print it: one screen, or all."""
     from ipcbench.profile.advice import advise
     from ipcbench.profile.files import write_files
-    from ipcbench.profile.files.tables import screen
+    from ipcbench.profile.files.tables import every_table, screen
     from ipcbench.profile.summary import summarize
 
     write_files(made, folder)
     summary = summarize(made)
-    print_lines(screen(summary, advise(summary)))
+    print_lines((every_table if full else screen)(summary, advise(summary)))
     if not quiet:
         tell(f"files: {folder}")
 
@@ -125,7 +125,7 @@ def report(path: str, full: bool, imports: tuple[str, ...], out: str | None) -> 
     import_all(imports)
     made = read(path)
     where = Path(path)
-    _show(made, Path(out) if out else where if where.is_dir() else where.parent)
+    _show(made, Path(out) if out else where if where.is_dir() else where.parent, full=full)
     return 0
 
 

@@ -19,6 +19,7 @@ WIDTH = 110
 _MOST_RANKS = 2
 """Of a phase, beside one another on a screen: those with most and least waiting."""
 _MOST_ADVICE = 3
+_SCREEN_LINES = 30
 _UNITS_NS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _STEP = {"prefill": "the prompt", "decode": "a token"}
 
@@ -238,13 +239,26 @@ def comparison_lines(comparison: Comparison, most_rows: int = 30) -> list[str]:
 
 
 def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
-    """Return a profile on one screen: at most 30 lines of 110 columns, the verdict first."""
+    """Return a profile on one screen: at most 30 lines of 110 columns, the verdict first, whole sentences only."""
     lines = paragraphs([verdict(summary, advice)], WIDTH)
     if summary.phases:
         lines += ["", *aligned(bucket_table(summary, _MOST_RANKS))]
-    missing = "; ".join(f"{each.what} ({each.needs})" for each in summary.profile.unavailable)
-    rest = [*(f"{number + 1}. {each.action} {each.evidence}" for number, each in enumerate(advice[:_MOST_ADVICE])),
-            *sentences(summary)]  # fmt: skip
-    last = paragraphs([f"Not available here: {missing}."], WIDTH)[:2] if missing else []
-    room = 30 - len(lines) - len(last) - 1
-    return [*lines, "", *paragraphs(rest, WIDTH)[:room], *last]
+    said = [f"{number + 1}. {each.action} {each.evidence}" for number, each in enumerate(advice[:_MOST_ADVICE])]
+    last = []
+    if missing := summary.profile.unavailable:
+        last = paragraphs([f"{len(missing)} kinds of figures cannot be had here; README.md says what they need."], WIDTH)
+    lines.append("")
+    for sentence in (*said, *sentences(summary)):
+        more = paragraphs([sentence], WIDTH)
+        if len(lines) + len(more) + len(last) <= _SCREEN_LINES:
+            lines += more
+    return lines + last
+
+
+def every_table(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
+    """Return all that a profile shows, as text."""
+    lines = paragraphs([verdict(summary, advice), *advice_lines(advice), *sentences(summary)], WIDTH)
+    for table in (*tables_of(summary).values(), unavailable_table(summary.profile.unavailable)):
+        if table.rows:
+            lines += ["", table.title, *aligned(table)]
+    return lines

@@ -42,7 +42,7 @@ def targets(root: nn.Module, detail: Detail = "block") -> list[Target]:
 
     Args:
         root: may say by `first_layer` which number the first of its layers has in the whole model.
-        detail: `block`, or all modules.
+        detail: `module` shows all modules, the others blocks.
     """
     found = [Target("", "root", root)]
     for name, module in root.named_modules():
@@ -50,7 +50,7 @@ def targets(root: nn.Module, detail: Detail = "block") -> list[Target]:
         if path and not isinstance(module, nn.ModuleList | nn.ModuleDict):
             path = _NUMBER.sub(lambda match: f"{match[1]}{int(match[2]) + getattr(root, 'first_layer', 0)}", path)
             found.append(Target(path, _kind(path, module), module))
-    if detail != "block":
+    if detail == "module":
         return found
     blocks = [target for target in found if target.kind in BLOCKS]
     return blocks if len(blocks) > 1 else [target for target in found if "." not in target.path]

@@ -54,7 +54,8 @@ def test_exclusive_times_add_up_to_the_root(detail: Detail) -> None:
 
 
 def test_a_slow_layer_is_that_layers_own_time() -> None:
-    own = {span.path: span.exclusive_ns for span in _taken("block", slow_s=0.1)}
+    runs = [{span.path: span.exclusive_ns for span in _taken("block", slow_s=0.1)} for _ in range(3)]
+    own = {path: min(run[path] for run in runs) for path in runs[0]}  # a busy machine may hold up any layer once
     assert max(own, key=own.__getitem__) == "layers.2"
     assert own["layers.2"] >= 100_000_000
 
