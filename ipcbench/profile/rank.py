@@ -90,14 +90,15 @@ class Rank:
             return {"ok": False, "error": type(error).__name__, "text": text}
 
     def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Read the setting; rank 0 looks whether there is memory for all."""
+        """Read the setting; the last rank, which is where a GPU is, looks whether there is memory for all."""
         for name in request["imports"]:
             import_module(name)
         self.setting = msgspec.convert(request["setting"], Setting)
         self.world = Plan.parse(self.setting.parallel).world
         self.rank = self.index if self.world > 1 else 0
         self.recorder = Recorder(self.rank)
-        if self.rank == 0:
+        if self.rank == self.world - 1:
+            _require_gpus(self.setting, self.world)
             require_memory(self.setting)
         return {}
 
@@ -114,7 +115,8 @@ class Rank:
         loaded = load(setting)
         self._ids = prompt(setting, loaded.facts.vocab_size if loaded.facts else 1).to(self.device)
         self.runner = Runner(loaded, setting, self.rank)
-        return {"device": torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else "cpu"}
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else ""
+        return {"device": str(self.device), "name": name}
 
     def _close(self, _: dict[str, Any]) -> dict[str, Any]:
         """Leave the others, and the model; another `prepare` may follow."""
@@ -201,6 +203,14 @@ class Rank:
         yield "prefill", 0, partial(self.runner.prefill, ids[:, :seq])
         for position in range(seq, seq + self.setting.tokens * ("decode" in self.setting.phases)):
             yield "decode", position, partial(self.runner.decode, ids[:, position : position + 1], position)
+
+
+def _require_gpus(setting: Setting, world: int) -> None:
+    """Raise ConfigError if ranks are to use NCCL, and one of them has no GPU of its own."""
+    devices = {device_of(setting, rank) for rank in range(world)}
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", world))  # torchrun's ranks may be on several hosts
+    if setting.transport == "nccl" and (len(devices) < here or any(device.type != "cuda" for device in devices)):
+        raise ConfigError("--transport", "nccl", "a CUDA device of its own for each rank; other transports share one")
 
 
 def _packed(part: Profile) -> dict[str, Any]:

@@ -223,7 +223,7 @@ class Profile:
     remarks: tuple[str, ...] = ()
     is_planned: bool = False
     verified_on: str | None = None
-    """The GPU on which its CUDA figures were measured; None for none."""
+    """The GPU on which its CUDA figures were measured, and torch's version; None for none."""
     clock_error_ns: int = 0
     """Most by which clocks of two ranks may differ; 0 on one host."""
 

@@ -51,6 +51,7 @@ _SETUP_S = 600.0
 _ITERATION_S = 3600.0
 """Longest wait for one prompt and its decoding."""
 _BLAME_S = 5.0
+_SHARED = "{} ranks share {} GPU: their kernels take turns, so that nothing follows for ranks with a GPU each."
 _MOST: Final = {"seq": 2**20, "batch": 2**12, "steps": 10**5, "threads": 2**10, "micro_batches": 2**12}
 _PARTS: Final = ("steps", "spans", "operators", "calls", "memory")
 """Fields of a profile that each rank has rows of."""
@@ -239,17 +240,18 @@ def _asked(group: Group, ranks: Sequence[int], question: dict[str, Any], timeout
     return [answers[rank] for rank in ranks]
 
 
-def _set_up(ask: _Ask, setting: Setting, meeting: dict[str, Any]) -> list[str]:
-    """Have the ranks look whether there is enough memory, then join and load; return the name of each one's device."""
+def _set_up(ask: _Ask, setting: Setting, meeting: dict[str, Any]) -> list[tuple[str, str]]:
+    """Have the ranks look whether there is enough memory, then join and load; return each one's device and its name."""
     ask({"do": "prepare", "setting": asdict(setting), "imports": meeting["imports"]}, _SETUP_S)
-    return [answer["device"] for answer in ask({"do": "setup", **meeting}, _SETUP_S)]
+    return [(answer["device"], answer["name"]) for answer in ask({"do": "setup", **meeting}, _SETUP_S)]
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
     """What ranks have answered, each list by rank."""
 
-    devices: list[str]
+    devices: list[tuple[str, str]]
+    """Device of torch, and the GPU's name."""
     parts: list[Profile]
     logits: list[Logits]
 
@@ -311,15 +313,18 @@ def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_er
         name: tuple(chain.from_iterable(getattr(part, name) for part in made.parts)) for name in _PARTS
     }
     rows["calls"] = tuple(matched(rows["calls"], clock_error_ns))
-    gpus = sorted({device for device in made.devices if device != "cpu"})
+    gpus = [device for device in made.devices if device[0] != "cpu"]
+    names, versions = ", ".join(sorted({name for _, name in gpus})), _versions()
+    is_shared = len({*gpus}) < len(gpus) and clock_error_ns != _UNKNOWN_CLOCK_NS
     return Profile(
         setting,
-        machine={**describe_machine(), "devices": made.devices},
-        versions=_versions(),
+        machine={**describe_machine(), "devices": [" ".join(filter(None, device)) for device in made.devices]},
+        versions=versions,
         **rows,
         agreement=None if reference is None else agreement(made.logits, reference, setting.dtype),
-        unavailable=unavailable(len(gpus)),
-        verified_on=", ".join(gpus) or None,
+        unavailable=unavailable(len({*gpus})),
+        remarks=(_SHARED.format(len(gpus), len({*gpus})),) if is_shared else (),
+        verified_on=f"{names}, torch {versions['torch']}" if gpus else None,
         clock_error_ns=clock_error_ns,
     )
 

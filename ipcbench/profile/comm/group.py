@@ -154,6 +154,37 @@ class _Inner:
         return getattr(self._group, name if hasattr(self._group, name) else _FORMER.get(name, name))
 
 
+class _Gloo(_Inner):
+    """Gloo, which knows no GPU's tensors in messages: of these, it gets copies in the host's pinned memory."""
+
+    def allreduce(self, tensors: Any, *options: Any) -> Any:
+        return self._staged("allreduce", tensors, *options)
+
+    def broadcast(self, tensors: Any, *options: Any) -> Any:
+        return self._staged("broadcast", tensors, *options)
+
+    def send(self, tensors: Any, *peer: Any) -> Any:
+        return self._staged("send", tensors, *peer, is_result=False)
+
+    def recv(self, tensors: Any, *peer: Any) -> Any:
+        return self._staged("recv", tensors, *peer, is_filled=False)
+
+    def _staged(self, name: str, tensors: Any, *rest: Any, is_filled: bool = True, is_result: bool = True) -> Any:
+        call = getattr(self._group, name)
+        if not any(tensor.is_cuda for tensor in tensors):
+            return call(tensors, *rest)
+        copies = [_copy(tensor, is_filled=is_filled) for tensor in tensors]
+        work = call(copies, *rest)
+
+        def finish() -> None:
+            work.wait()
+            for tensor, copy in zip(tensors, copies, strict=True):  # which are kept until then
+                if is_result:
+                    tensor.copy_(copy)
+
+        return _Work(finish)
+
+
 class _Wire:
     """A mesh, and the messages that a rank has said it will receive, in the order in which their senders send them."""
 
@@ -371,14 +402,15 @@ class _Running:
             return Group(_OverMesh(self.wire, ranks), rank, ranks, self.recorder)
         torch_own: Any = dist
         kinds, store = dist.ProcessGroup.BackendType, options.store
-        if self.transport == "gloo":
-            made, kind, device = torch_own.ProcessGroupGloo(store, rank, size, options.timeout), kinds.GLOO, "cpu"
-        else:
-            nccl = torch_own.ProcessGroupNCCL
-            made, kind, device = nccl(store, rank, size, nccl.Options()), kinds.NCCL, "cuda"
         inner = dist.ProcessGroup(store, rank, size)
-        inner._set_default_backend(kind)
-        inner._register_backend(torch.device(device), kind, made)
+        inner._set_default_backend(kinds.GLOO)
+        gloo = torch_own.ProcessGroupGloo(dist.PrefixStore("cpu", store), rank, size, options.timeout)
+        inner._register_backend(torch.device("cpu"), kinds.GLOO, gloo)
+        if self.transport == "gloo":
+            return Group(_Gloo(inner), rank, ranks, self.recorder)
+        nccl = torch_own.ProcessGroupNCCL  # barriers and objects are the host's, over gloo
+        made = nccl(dist.PrefixStore("cuda", store), rank, size, nccl.Options())
+        inner._register_backend(torch.device("cuda"), kinds.NCCL, made)
         return Group(_Inner(inner), rank, ranks, self.recorder)
 
 

@@ -19,14 +19,16 @@ from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, bullets, markdown_table, paragraphs
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.files import as_store_errors, write_atomically
-from ipcbench.util.units import format_bytes
+from ipcbench.util.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILES: Final = {"seq": "latency_analysis", "parallel": "parallelism_overhead", "bandwidth": "bandwidth_test"}
-GRADES: Final = {"tp": (0.75, 0.5), "pp": (0.6, 0.4)}
-"""Way to divide the model → above which efficiency it is good, and fair."""
+GRADES: Final = {"tp": (0.75, 0.5), "pp": (0.6, 0.4), "device to device": (0.75, 0.5), "peer to peer": (0.5, 0.3)}
+"""Way to divide the model → above which efficiency it is good, and fair; what a GPU copies → above which share of the
+peak of its memory, or of its NVLinks.
+"""
 _COLUMNS = {
     "ttft_ns": ("first token, ms", 1e6), "time_per_token_ns": ("per token, ms", 1e6), "tokens_per_s": ("tokens/s", 1.0),
     "speedup_ratio": ("speed-up", 1.0), "efficiency_ratio": ("efficiency", 1.0),
@@ -62,11 +64,11 @@ def _case(point: SweepPoint) -> dict[str, object]:
 
 
 def grade(point: SweepPoint) -> str | None:
-    """Return `good`, `fair` or `poor` for the efficiency of a case, or two of them where its interval reaches across a
-    limit; None for what has no grade, or too few rounds.
+    """Return `good`, `fair` or `poor` for the efficiency of a case, or its share of a device's peak; or two of them
+    where its interval reaches across a limit; None for what has no grade, or too few rounds.
     """
-    found = point.figures.get("efficiency_ratio")
-    limits = GRADES.get(str(point.values.get("parallel"))[:2])
+    found = point.figures.get("efficiency_ratio") or point.figures.get("peak_ratio")
+    limits = GRADES.get(str(point.values.get("parallel"))[:2]) or GRADES.get(str(point.values.get("what")))
     if found is None or limits is None or point.rounds_count < MIN_CLAIM_ROUNDS:
         return None
     words = [next((word for word, limit in zip(("good", "fair"), limits, strict=True) if end > limit), "poor")
@@ -121,7 +123,7 @@ def sweep_lines(points: Sequence[SweepPoint]) -> list[str]:
         shown = aligned(replace(table, rows=table.rows[:_MOST_ROWS]), WIDTH)
         more = len(table.rows) - _MOST_ROWS
         lines += [table.title, "", *shown, *([f"{more} more rows: see performance_report.md"] if more > 0 else []), ""]
-    return [*lines, *paragraphs([*_advice(points), *_left_out(points)], WIDTH)]
+    return [*lines, *paragraphs([*_advice(points), *_peaks(points), *_left_out(points)], WIDTH)]
 
 
 def _advice(points: Sequence[SweepPoint]) -> list[str]:
@@ -129,6 +131,21 @@ def _advice(points: Sequence[SweepPoint]) -> list[str]:
 
 
 _NOTHING: Summary = summarize(Profile(Setting(model="")))
+
+
+def _peaks(points: Sequence[SweepPoint]) -> list[str]:
+    """Return what share of its peak a GPU's largest copy of each kind has; with an earlier system's limit beside it."""
+    said: dict[object, str] = {}
+    for point in points:  # of one kind, the largest comes last
+        rate, share = (point.figures.get(name) for name in ("bytes_per_s", "peak_ratio"))
+        if rate is None or not (earlier := int(point.values.get("earlier_good_bytes_per_s", 0))):
+            continue
+        peak = f"{format_percent(share.estimate)} of the device's peak: {grade(point)}" if share else "peak not known"
+        said[point.values["what"]] = (
+            f"{point.values['what']}, {format_bytes(int(point.values['bytes']))}: {number(rate.estimate, 1e9)} GB/s, "
+            f"{peak} (an earlier system called every device good above {number(earlier, 1e9)} GB/s)."
+        )
+    return [*said.values()]
 
 
 def _left_out(points: Sequence[SweepPoint]) -> list[str]:
@@ -160,7 +177,11 @@ def write_report(points: Sequence[SweepPoint], folder: Path) -> list[str]:
             names.append(f"plots/{name}.png")
     parts = ["# Performance report", *(f"## {table.title}\n\n{markdown_table(table)}" for table in tables_of(points)),
              *(f"![{name}]({name})" for name in names)]  # fmt: skip
-    for title, lines in (("What follows", _advice(points)), ("Not measured", _left_out(points))):
+    for title, lines in (
+        ("What follows", _advice(points)),
+        ("GPUs", _peaks(points)),
+        ("Not measured", _left_out(points)),
+    ):
         parts += [f"## {title}\n\n{bullets(lines)}"] if lines else []
     text = "\n\n".join(parts) + "\n"
     write_atomically(folder / "performance_report.md", lambda out: out.write(text.encode()))

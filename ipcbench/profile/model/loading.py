@@ -13,6 +13,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.models import Model, read_model
 from ipcbench.profile.model.decoder import SEED, Decoder, Form
 from ipcbench.profile.model.plan import find_model
+from ipcbench.profile.model.split import CLIENT
 from ipcbench.profile.records import Setting
 from ipcbench.util.reference import is_reference, load_reference, users_own
 
@@ -105,7 +106,8 @@ def _from_folder(folder: Path, setting: Setting, *, is_meta: bool) -> Loaded:
 
 
 def device_of(setting: Setting, rank: int) -> torch.device:
-    """Return the device of a rank: ranks take GPUs in turn unless one is named.
+    """Return the device of a rank: ranks take GPUs in turn unless one is named. The client of split inference stays on
+    the processor.
 
     Raises:
         ConfigError: there is no such device.
@@ -121,7 +123,12 @@ def device_of(setting: Setting, rank: int) -> torch.device:
     index = rank % count if device.index is None and count else device.index or 0
     if index >= count:
         raise ConfigError("device", name, f"cpu, or a CUDA device: there are {count}")
-    return torch.device("cuda", index)
+    return torch.device("cpu") if is_client(setting, rank) else torch.device("cuda", index)
+
+
+def is_client(setting: Setting, rank: int) -> bool:
+    """Return whether a rank is the client of split inference."""
+    return setting.parallel == "split" and rank == CLIENT
 
 
 def prompt(setting: Setting, vocabulary: int) -> torch.Tensor:

@@ -7,6 +7,7 @@ after the other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -120,18 +121,19 @@ def require_memory(setting: Setting) -> None:
     Only shapes are made. Call it once, before ranks start; a factory's own model is not looked at.
     """
     plan = Plan.parse(setting.parallel)
-    device = device_of(setting, 0)
+    devices = [device_of(setting, rank) for rank in range(plan.world)]
     if is_factory(setting.model):
         return
-    needed = 0
+    needed: Counter[torch.device] = Counter()
     for first in range(0, plan.world, plan.tp):  # those that share layers have equally much
         part = Runner(load(setting, is_meta=True), setting, first, torch.device("meta"))
-        there = sum(device_of(setting, rank) == device for rank in plan.tensor_group(first))
-        needed += there * (part.parameters_bytes + (part.cache_bytes or 0))
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_bytes()
-    if needed > free:
-        sizes = [f"{format_significant(size / 2**30)} GiB" for size in (needed, free)]
-        raise ConfigError("model", setting.model, f"parameters and cache ({sizes[0]}) within the free {sizes[1]}")
+        for rank in plan.tensor_group(first):
+            needed[devices[rank]] += part.parameters_bytes + (part.cache_bytes or 0)
+    for device, needed_bytes in needed.items():
+        free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_bytes()
+        if needed_bytes > free_bytes:
+            sizes = [f"{format_significant(size / 2**30)} GiB" for size in (needed_bytes, free_bytes)]
+            raise ConfigError("model", setting.model, f"parameters and cache ({sizes[0]}) within the free {sizes[1]}")
 
 
 def _free_bytes() -> int:

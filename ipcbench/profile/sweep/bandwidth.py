@@ -18,6 +18,7 @@ from ipcbench.profile.comm.mesh import create_mesh, destroy_mesh
 from ipcbench.profile.records import SweepPoint
 from ipcbench.profile.sweep import moving
 from ipcbench.profile.sweep.cases import Budget, Done, Say, measure
+from ipcbench.profile.sweep.device import device_cases
 from ipcbench.registry import get_backend
 from ipcbench.util.units import format_bytes
 
@@ -37,16 +38,6 @@ _BUFFERS = 5
 _MOVE_S = 600.0
 _ROUND_NS = 10_000_000
 """A round repeats a quick move until about this much has passed."""
-_ON_GPU = {
-    "host to device, pinned": "a GPU with CUDA",
-    "host to device, pageable": "a GPU with CUDA",
-    "device to host, pinned": "a GPU with CUDA",
-    "device to host, pageable": "a GPU with CUDA",
-    "device to device": "a GPU with CUDA",
-    "CUDA IPC": "a GPU with CUDA",
-    "peer to peer": "2 GPUs with CUDA",
-    "NVLink": "2 GPUs with NVLink",
-}
 
 
 def sweep_bandwidth(
@@ -58,6 +49,7 @@ def sweep_bandwidth(
     say: Say = lambda _: None,
 ) -> list[SweepPoint]:
     """Measure every operation over every transport, small sizes first; a case that does not fit has a reason instead.
+    What GPUs move comes before all.
 
     Args:
         transports: `gloo` and backends' names.
@@ -67,7 +59,11 @@ def sweep_bandwidth(
         done: called with all cases so far after each.
         say: called with a line for each case.
     """
-    budget, points = budget or Budget(None), _on_gpu()
+    budget, points = budget or Budget(None), []
+    for point in device_cases(sizes, budget):
+        points.append(point)
+        say(f"{point.values['what']}: {point.status}")
+        done(points)
     with ExitStack() as stack:
         movers: dict[str, Group | str] = {}
         for transport in ("memory", *transports):
@@ -97,14 +93,6 @@ def bus_ratio(what: str, ranks: int) -> float:
 
 def _values(transport: str, ranks: int, what: str, direction: str, size_bytes: int) -> dict[str, str | int]:
     return {"what": what, "transport": transport, "ranks": ranks, "direction": direction, "bytes": size_bytes}
-
-
-def _on_gpu() -> list[SweepPoint]:
-    """Return what a GPU would have, and what that takes; nothing of it is measured here."""
-    return [
-        SweepPoint("bandwidth", {"what": what, "transport": "cuda"}, status="unavailable", reason=f"needs {needs}")
-        for what, needs in _ON_GPU.items()
-    ]
 
 
 @contextmanager

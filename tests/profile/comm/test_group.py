@@ -21,6 +21,39 @@ from ipcbench.profile.records import Setting  # noqa: E402
 from tests.profile.comm.ranks import in_ranks, mesh_of  # noqa: E402
 
 
+class _OnGpu(torch.Tensor):  # type: ignore[misc]
+    """A tensor that says it is a GPU's."""
+
+    is_cuda = True
+
+
+def test_gloo_gets_copies_of_a_gpus_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take their addresses for those of the host's memory."""
+
+    class Inner:
+        def send(self, tensors: Any, *_: int) -> Any:
+            sent.extend(tensors)
+            return dist.Work()
+
+        def recv(self, tensors: Any, *_: int) -> Any:
+            tensors[0].fill_(7)
+            return group._COMPLETE
+
+        allreduce = recv
+
+    sent: list[Any] = []
+    monkeypatch.setattr(group, "_copy", lambda tensor, is_filled: torch.full((2,), 3.0 if is_filled else 0.0))
+    gloo, tensor = group._Gloo(Inner()), torch.zeros(2).as_subclass(_OnGpu)
+    gloo.send([tensor], 1, 0)
+    assert sent[0].tolist() == [3.0, 3.0]
+    for call in (gloo.recv, gloo.allreduce):
+        tensor.zero_()
+        work = call([tensor], 1, 0)
+        assert tensor.tolist() == [0.0, 0.0]
+        work.wait()
+        assert tensor.tolist() == [7.0, 7.0]
+
+
 def _use_all(rank: int, world: int) -> None:
     """Call everything, and check what comes."""
     total = world * (world + 1) // 2

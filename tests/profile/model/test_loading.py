@@ -97,6 +97,19 @@ def test_types_and_devices_that_are_not_there_are_told() -> None:
     assert device_of(Setting(model="qwen3-tiny"), 3).type == "cpu"
 
 
+def test_with_a_gpu_the_client_of_split_inference_stays_on_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    split = Setting(model="qwen3-tiny", parallel="split", device="cuda")
+    assert [device_of(split, rank).type for rank in range(2)] == ["cpu", "cuda"]
+    both = [device_of(replace(split, parallel="tp2"), rank) for rank in range(2)]
+    assert both == [torch.device("cuda", 0)] * 2  # they share it
+    free = iter([2**50, 0])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (next(free), 2**50))
+    require_memory(split)
+    with pytest.raises(ConfigError, match="within the free 0 GiB"):
+        require_memory(split)
+
+
 def test_the_prompt_is_the_same_at_every_rank() -> None:
     setting = Setting(model="qwen3-tiny", seq=8, tokens=2, batch=3)
     ids = prompt(setting, 50)

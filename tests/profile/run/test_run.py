@@ -13,7 +13,7 @@ from ipcbench.errors import IpcbenchError, TrialError, WorkerCrashed
 from ipcbench.profile.comm.synth import planned
 from ipcbench.profile.model.plan import Plan, find_model
 from ipcbench.profile.records import Profile, Setting
-from ipcbench.profile.run import Logits, Ranks, profile
+from ipcbench.profile.run import Logits, Ranks, _concluded, _Made, profile
 from ipcbench.profile.summary import WAIT, summarize
 from ipcbench.registry import status
 from tests.profile.run.faulty import DYING, KEPT_BYTES, LARGE, LAYER, SLOW, SLOW_NS, WRONG
@@ -43,6 +43,22 @@ def test_logits_are_those_of_one_process_and_calls_those_planned(
     parallel: str, transport: str, ranks: Ranks, reference: Logits
 ) -> None:
     _check(ranks, parallel, transport, reference)
+
+
+def test_what_was_measured_on_a_gpu_says_on_which() -> None:
+    made = _Made([("cuda:0", "A GPU"), ("cuda:0", "A GPU")], [], [])
+    shared = _concluded(SHORT, made, None, 0)
+    assert shared.verified_on == f"A GPU, torch {shared.versions['torch']}"
+    assert shared.remarks[0].startswith("2 ranks share 1 GPU")
+    assert [each.needs for each in shared.unavailable] == ["2 GPUs with CUDA"]
+    split = _concluded(SHORT, _Made([("cpu", ""), ("cuda:0", "A GPU")], [], []), None, 0)
+    assert (split.remarks, split.machine["devices"]) == ((), ["cpu", "cuda:0 A GPU"])
+    assert _concluded(SHORT, _Made([("cpu", "")], [], []), None, 0).verified_on is None
+
+
+def test_nccl_without_a_gpu_for_each_rank_is_refused() -> None:
+    with pytest.raises(IpcbenchError, match="a CUDA device of its own"):
+        profile(replace(SHORT, parallel="tp2", transport="nccl"))
 
 
 def test_logits_over_mpi_are_those_of_one_process(reference: Logits) -> None:
