@@ -246,7 +246,9 @@ def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
     said = [f"{number + 1}. {each.action} {each.evidence}" for number, each in enumerate(advice[:_MOST_ADVICE])]
     last = []
     if missing := summary.profile.unavailable:
-        last = paragraphs([f"{len(missing)} kinds of figures cannot be had here; README.md says what they need."], WIDTH)
+        last = paragraphs(
+            [f"{len(missing)} kinds of figures cannot be had here; README.md says what they need."], WIDTH
+        )
     lines.append("")
     for sentence in (*said, *sentences(summary)):
         more = paragraphs([sentence], WIDTH)

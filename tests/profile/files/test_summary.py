@@ -166,7 +166,7 @@ def test_the_screen_has_thirty_lines_of_110_columns_at_most() -> None:
         assert len(lines) <= 30
         assert max(map(len, lines)) <= 110
         assert lines[0].startswith("A decoded token takes ")
-        assert lines[-1].startswith(("Not available here: ", "  "))
+        assert lines[-1] == "2 kinds of figures cannot be had here; README.md says what they need."
 
 
 def test_a_sweep_says_which_division_is_quickest_only_where_it_clearly_is() -> None:
