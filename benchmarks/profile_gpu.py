@@ -28,39 +28,74 @@ def parts(model: str, device: str, out: Path) -> Iterator[tuple[str, float, list
     """Yield name, limit in seconds and command of each part, the most important first."""
     own = [sys.executable, __file__, "--device", device, "--model", model, "--out", str(out)]
     tool = [sys.executable, "-m", "ipcbench", "profile"]
-    run = [*tool, "run", "--device", device, "--no-progress"]
+    run = [*tool, "run", "--device", device]
     is_gpu = device != "cpu"
     large = ["--model", model, "--dtype", "bfloat16", "--seq", "512" if is_gpu else "32"]
-    small = ["--model", "qwen3-small" if is_gpu else model, "--seq", "128" if is_gpu else "16", "--tokens", "4"]
+    small = [
+        "--model",
+        "qwen3-small" if is_gpu else model,
+        "--seq",
+        "128" if is_gpu else "16",
+        "--tokens",
+        "4",
+        "--warmup",
+        "1",
+    ]
 
     def profiled(name: str, *options: str) -> list[str]:
         return [*run, *options, "--out", str(out / "profiles" / name)]
 
     yield "facts", 40, [*own, "--part", "facts"]
     yield "methods", 80, [*own, "--part", "methods"]
-    yield "none-large", 60, profiled("none-large", *large, "--tokens", "16", "--steps", "8")
-    yield "split-shm", 45, profiled("split-shm", *small, "--parallel", "split", "--transport", "shm", "--steps", "5")
+    yield "none-large", 80, profiled("none-large", *large, "--tokens", "16", "--steps", "8")
+    yield (
+        "split-shm",
+        45,
+        profiled("split-shm", *small, "--parallel", "split", "--transport", "shm", "--detail", "block", "--steps", "5"),
+    )
     yield "bandwidth", 75, [
-        *tool, "sweep", "bandwidth", "--transport", "shm", "--budget", "45s", "--no-progress", "--out",
+        *tool, "sweep", "bandwidth", "--transport", "shm", "--budget", "45s", "--out",
         str(out / "profiles" / "bandwidth"), "--sizes", "1MiB,16MiB,256MiB,2GiB" if is_gpu else "1MiB",
     ]  # fmt: skip
-    yield "tp2-shm", 45, profiled("tp2-shm", *small, "--parallel", "tp2", "--transport", "shm", "--steps", "5")
+    yield (
+        "tp2-shm",
+        45,
+        profiled("tp2-shm", *small, "--parallel", "tp2", "--transport", "shm", "--detail", "block", "--steps", "5"),
+    )
     pageable = ["--import", "benchmarks.pageable_staging"] if is_gpu else []
     yield (
         "split-shm-pageable",
         45,
-        profiled("split-shm-pageable", *small, "--parallel", "split", "--transport", "shm", "--steps", "5", *pageable),
+        profiled(
+            "split-shm-pageable",
+            *small,
+            "--parallel",
+            "split",
+            "--transport",
+            "shm",
+            "--detail",
+            "block",
+            "--steps",
+            "5",
+            *pageable,
+        ),
     )
     for name in ("zmq", "pipe", "gloo"):
         yield (
             f"split-{name}",
             40,
-            profiled(f"split-{name}", *small, "--parallel", "split", "--transport", name, "--steps", "5"),
+            profiled(
+                f"split-{name}", *small, "--parallel", "split", "--transport", name, "--detail", "block", "--steps", "5"
+            ),
         )
     yield "staging", 30, [*own, "--part", "staging"]
     yield "nccl", 30, [*own, "--part", "nccl"]
     yield "none-small", 40, profiled("none-small", *small, "--steps", "8")
-    yield "tp2-gloo", 40, profiled("tp2-gloo", *small, "--parallel", "tp2", "--transport", "gloo", "--steps", "5")
+    yield (
+        "tp2-gloo",
+        40,
+        profiled("tp2-gloo", *small, "--parallel", "tp2", "--transport", "gloo", "--detail", "block", "--steps", "5"),
+    )
 
 
 def carry_out(asked: argparse.Namespace) -> int:
@@ -93,6 +128,7 @@ def one(name: str, command: list[str], limit_s: float, out: Path) -> dict[str, A
     log, result, began_s = out / "logs" / f"{name}.txt", out / f"part-{name}.json", time.monotonic()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[1]),
                    os.environ.get("PYTHONPATH", "")]), "PYTHONUNBUFFERED": "1", "COLUMNS": "110"}  # fmt: skip
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each process may compile all of torch again
     with log.open("w") as said:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                    env=environment, start_new_session=True)  # fmt: skip
@@ -195,7 +231,7 @@ def methods(asked: argparse.Namespace) -> dict[str, Any]:
         )
 
     rows: dict[str, list[dict[str, Any]]] = {"prefill": [], "decode": []}
-    turns, end_s = random.Random(0), time.monotonic() + (35 if is_gpu else 5)
+    turns, end_s = random.Random(0), time.monotonic() + (25 if is_gpu else 5)
     for number in range(60):
         if number > 5 and time.monotonic() > end_s:
             break
@@ -217,8 +253,8 @@ def methods(asked: argparse.Namespace) -> dict[str, Any]:
                             sums.append(sum(span.duration_ns for span in taken if span.kind in blocks))
                     found[phase][method] = {"wall_ns": walls, "root_ns": roots, "blocks_ns": sums}
         if number > 2:  # after three for warmth
-            for phase in rows:
-                rows[phase].append(found[phase])
+            for phase, kept in rows.items():
+                kept.append(found[phase])
     return {"seq": seq, "tokens": tokens, "model": asked.model, "dtype": "bfloat16", "rounds": len(rows["prefill"]),
             **{phase: _compared(each) for phase, each in rows.items()}}  # fmt: skip
 
