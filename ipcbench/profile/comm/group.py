@@ -117,6 +117,8 @@ class Group(dist.ProcessGroup):
             ranks = self._ranks[self._place], self._ranks[arguments[1]]
         elif op == "recv":
             ranks = self._ranks[arguments[1]], self._ranks[self._place]
+        if tensors[0].is_cuda and type(self._calls) is not _Inner:  # a copy would wait for this, within the call
+            torch.cuda.current_stream(tensors[0].device).synchronize()
         row = self._recorder.enter(op, ranks, size_bytes, _name(tensors[0].dtype))
         return self._done(row, getattr(self._calls, name)(*arguments))
 
