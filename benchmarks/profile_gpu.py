@@ -20,6 +20,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ def parts(model: str, device: str, out: Path) -> Iterator[tuple[str, float, list
 
     yield "facts", 40, [*own, "--part", "facts"]
     yield "methods", 80, [*own, "--part", "methods"]
+    yield "methods-large", 60, [*own, "--part", "methods-large"]
     yield "none-large", 80, profiled("none-large", *large, "--tokens", "16", "--steps", "8")
     yield (
         "split-shm",
@@ -153,6 +155,39 @@ def one(name: str, command: list[str], limit_s: float, out: Path) -> dict[str, A
         found["figures"] = json.loads(result.read_text())
         result.unlink()
         found["last_lines"] = lines[-10:]
+    elif (out / "profiles" / name / "profile.json").is_file():
+        found["figures"] = figures_of(out / "profiles" / name)
+    return found
+
+
+def figures_of(folder: Path) -> dict[str, Any]:
+    """Return the main figures of a profile: times as [low, estimate, high], or the estimate alone after few rounds."""
+    from ipcbench.profile.records import read_profile
+    from ipcbench.profile.summary import summarize
+
+    def told(value: float, interval: Any) -> list[float]:
+        return [interval.low, value, interval.high] if interval else [value]
+
+    made = summarize(profile := read_profile(folder))
+    found: dict[str, Any] = {"verified_on": profile.verified_on, "setting": asdict(profile.setting),
+                             "relative_error": profile.agreement and profile.agreement.relative_error}  # fmt: skip
+    for total in made.totals:
+        cost, latency = total.overhead.ratio, total.latency
+        row = found[total.phase] = {
+            "latency_ns": latency and told(latency.value, latency.interval),
+            "spans_cost_ratio": cost and told(cost.estimate, cost),
+            "ranks": {},
+        }
+        for each in (each for each in made.phases if each.phase == total.phase):
+            kernels = sum(each.exclusive_ns for each in profile.operators if each.phase == total.phase)
+            row["ranks"][str(each.rank)] = {
+                "wall_ns": each.wall.value,
+                "coverage_ratio": each.coverage_ratio,
+                "kernels_ns": kernels or None,
+                **{f"{part.name.replace(' ', '_')}_ns": part.ns for part in each.buckets},
+            }
+    found["memory"] = [{name: getattr(each, name) for name in each.__struct_fields__ if name != "layers"}
+                       for each in profile.memory]  # fmt: skip
     return found
 
 
@@ -201,8 +236,10 @@ def methods(asked: argparse.Namespace) -> dict[str, Any]:
     from ipcbench.util.clock import now_ns
 
     is_gpu, tokens = asked.device != "cpu", 24
-    seq = 512 if is_gpu else 32
-    setting = Setting(model=asked.model, device=asked.device, dtype="bfloat16", seq=seq, tokens=tokens)
+    seq, batch = (512, 1) if asked.part == "methods" else (2048, 8)  # of which the GPU has more to do than the program
+    if not is_gpu:
+        seq = 32 * batch
+    setting = Setting(model=asked.model, device=asked.device, dtype="bfloat16", seq=seq, tokens=tokens, batch=batch)
     device = device_of(setting, 0)
     loaded = load(setting)
     ids = prompt(setting, loaded.facts.vocab_size).to(device)
@@ -231,7 +268,7 @@ def methods(asked: argparse.Namespace) -> dict[str, Any]:
         )
 
     rows: dict[str, list[dict[str, Any]]] = {"prefill": [], "decode": []}
-    turns, end_s = random.Random(0), time.monotonic() + (25 if is_gpu else 5)
+    turns, end_s = random.Random(0), time.monotonic() + (20 if is_gpu else 5)
     for number in range(60):
         if number > 5 and time.monotonic() > end_s:
             break
@@ -255,8 +292,46 @@ def methods(asked: argparse.Namespace) -> dict[str, Any]:
         if number > 2:  # after three for warmth
             for phase, kept in rows.items():
                 kept.append(found[phase])
-    return {"seq": seq, "tokens": tokens, "model": asked.model, "dtype": "bfloat16", "rounds": len(rows["prefill"]),
-            **{phase: _compared(each) for phase, each in rows.items()}}  # fmt: skip
+    recorded = _record_ns(device) if is_gpu else {}
+    facts = {"seq": seq, "batch": batch, "tokens": tokens, "model": asked.model, "dtype": "bfloat16"}
+    compared = {phase: _compared(each) for phase, each in rows.items()}
+    return {**facts, "rounds": len(rows["prefill"]), **recorded, **compared}
+
+
+def _record_ns(device: Any) -> dict[str, list[float]]:
+    """Return what the program takes to record an event, as torch's method does and as spans do; beside it, to start
+    the smallest kernel, and to wait for a device that has nothing to do.
+    """
+    import torch
+
+    from ipcbench.profile.sweep.cases import figure
+    from ipcbench.profile.timing.spans import _Events
+
+    events, tensor, count = _Events(device, 500), torch.zeros(1, device=device), 1000
+    plain = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
+    for event in plain:
+        event.record()
+    free = list(events._free)
+
+    def as_spans(_: int) -> None:
+        events.record()
+
+    ways: dict[str, Callable[[int], object]] = {
+        "record_ns": lambda number: plain[number].record(),
+        "record_by_spans_ns": as_spans,
+        "kernel_ns": lambda _: tensor.add_(1),
+        "synchronize_ns": lambda _: torch.cuda.synchronize(device),
+    }
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for _ in range(7):
+        for name, way in ways.items():
+            events._free = list(free)
+            torch.cuda.synchronize(device)
+            began_ns = time.monotonic_ns()
+            for number in range(count):
+                way(number)
+            times[name].append((time.monotonic_ns() - began_ns) / count)
+    return {name: [(f := figure(each)).low, f.estimate, f.high] for name, each in times.items()}
 
 
 @contextmanager
@@ -385,11 +460,11 @@ def main() -> int:
     parser.add_argument("--model", default="qwen3-0.6b")
     parser.add_argument("--limit", type=float, default=285.0, help="seconds for all parts")
     parser.add_argument("--only", default="", help="parts, joined by commas")
-    parser.add_argument("--part", choices=("facts", "methods", "staging", "nccl"))
+    parser.add_argument("--part", choices=("facts", "methods", "methods-large", "staging", "nccl"))
     asked = parser.parse_args()
     if asked.part is None:
         return carry_out(asked)
-    made = {"facts": facts, "methods": methods, "staging": staging, "nccl": nccl}[asked.part](asked)
+    made = {"facts": facts, "staging": staging, "nccl": nccl}.get(asked.part, methods)(asked)
     text = json.dumps(made, indent=1)
     (Path(asked.out) / f"part-{asked.part}.json").write_text(text)
     print(text)

@@ -104,9 +104,10 @@ class Operator(msgspec.Struct, frozen=True, array_like=True):
     calls: int
     """Per step."""
     exclusive_ns: float
-    """Per step, as the operator profiler saw it: only its share of the block is to be believed."""
-    share_ratio: float
-    """Of the block's time in that pass; what is missing to 1 is host overhead."""
+    """Per step, as the operator profiler saw it: on a CPU, only its share of the block is to be believed."""
+    share_ratio: float | None
+    """Of the block's time in that pass; what is missing to 1 is host overhead. None on a GPU: there, `exclusive_ns` is
+    what its kernels took, which the profiler does not change, and the rest of the block's time is host overhead."""
     flops: int | None
     """Per step, from the shapes on `meta`; None where it has none or they are unknown."""
     bytes: int | None

@@ -181,7 +181,8 @@ def summarize(profile: Profile) -> Summary:
     phases = tuple(
         found for phase in reader.phases for rank in profile.ranks if (found := reader.phase(phase, rank)) is not None
     )
-    return Summary(profile, tuple(map(reader.total, reader.phases)), phases, tuple(_slow_layers(phases)))
+    slow = () if profile.setting.parallel == "split" else tuple(_slow_layers(phases))  # there, ranks do different work
+    return Summary(profile, tuple(map(reader.total, reader.phases)), phases, slow)
 
 
 def with_matches(profile: Profile) -> Profile:
@@ -340,7 +341,10 @@ def _buckets(table: Mapping[str, FloatArray], kinds: Mapping[str, str]) -> dict[
 
 
 def _operators(rows: Sequence[Operator], parts: Mapping[str, tuple[str, float]]) -> Iterable[OperatorTime]:
-    """Yield the operators (of one rank and phase) of each block, scaled to its time, and its host overhead."""
+    """Yield the operators (of one rank and phase) of each block, and its host overhead.
+
+    Shares are scaled to the block's time. What kernels of a GPU take is known itself, and scaled only if it is more.
+    """
     blocks: dict[str, list[Operator]] = defaultdict(list)
     for row in rows:
         blocks[row.path].append(row)
@@ -348,15 +352,17 @@ def _operators(rows: Sequence[Operator], parts: Mapping[str, tuple[str, float]])
     for path, (_, ns) in parts.items():
         times[_nearest(path, blocks)] += ns
     for path, own in blocks.items():
-        rest = 1.0 - sum(row.share_ratio for row in own if row.bucket == "communication")
-        kept = [row for row in own if row.bucket != "communication"]
-        whole = max(rest, sum(row.share_ratio for row in kept))
+        kept = [(row, row.exclusive_ns if row.share_ratio is None else row.share_ratio)
+                for row in own if row.bucket != "communication"]  # fmt: skip
+        is_known = any(row.share_ratio is None for row, _ in kept)
+        sent = sum(row.share_ratio or 0.0 for row in own if row.bucket == "communication")
+        rest = times[path] if is_known else 1.0 - sent
+        whole = max(rest, taken := sum(share for _, share in kept))
         if whole <= 0:
             continue
-        for row in kept:
-            yield OperatorTime(path, row.bucket, times[path] * row.share_ratio / whole, row.calls, row.flops, row.bytes)
-        host = 1 - sum(row.share_ratio for row in kept) / whole
-        yield OperatorTime(path, HOST, times[path] * host, None, None, None)
+        for row, share in kept:
+            yield OperatorTime(path, row.bucket, times[path] * share / whole, row.calls, row.flops, row.bytes)
+        yield OperatorTime(path, HOST, times[path] * (whole - taken) / whole, None, None, None)
 
 
 def _slow_layers(phases: Sequence[PhaseSummary]) -> Iterable[SlowLayer]:

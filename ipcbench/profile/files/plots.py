@@ -244,7 +244,9 @@ def bandwidth_lines(points: Sequence[SweepPoint]) -> dict[str, dict[int, float]]
         rate = point.figures.get("bus_bytes_per_s") or point.figures.get("bytes_per_s")
         if point.sweep == "bandwidth" and rate is not None:
             names = [str(point.values[key]) for key in ("what", "transport", "direction") if key in point.values]
-            lines[" ".join(name for name in names if name != "one way")][int(point.values["bytes"])] = rate.estimate
+            lines[" ".join(name for name in names if name not in {"one way", "cuda"})][int(point.values["bytes"])] = (
+                rate.estimate
+            )
     return lines
 
 

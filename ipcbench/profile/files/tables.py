@@ -156,8 +156,10 @@ def operator_table(summary: Summary) -> Table:
             groups[block, operator.bucket].append(operator)
         for (block, bucket), found in sorted(groups.items(), key=lambda item: -sum(row.ns for row in item[1])):
             ns = sum(row.ns for row in found)
+            if not ns:
+                continue
             flops, size = _sum(row.flops for row in found), _sum(row.bytes for row in found)
-            rates = [NOT_MEASURED if value is None or not ns else number(value / ns) for value in (flops, size)]
+            rates = [NOT_MEASURED if value is None else number(value / ns) for value in (flops, size)]
             where = f"{each.phase}, rank {each.rank}"
             rows.append(
                 (f"{printable(block)}: {bucket}", where, number(ns, 1e6), percent(ns / each.wall.value), *rates)
@@ -246,9 +248,7 @@ def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
     said = [f"{number + 1}. {each.action} {each.evidence}" for number, each in enumerate(advice[:_MOST_ADVICE])]
     last = []
     if missing := summary.profile.unavailable:
-        last = paragraphs(
-            [f"{len(missing)} kinds of figures cannot be had here; README.md says what they need."], WIDTH
-        )
+        last = paragraphs([f"Figures that cannot be had here: {len(missing)}; README.md says what they need."], WIDTH)
     lines.append("")
     for sentence in (*said, *sentences(summary)):
         more = paragraphs([sentence], WIDTH)

@@ -102,6 +102,8 @@ class _Counter(Watch):
         is_sdpa = operator.overloadpacket is torch.ops.aten.scaled_dot_product_attention
         formula = _attention_flops if is_sdpa else flop_registry.get(operator.overloadpacket)
         flops = None if formula is None else int(formula(*args, **kwargs, out_val=result))
+        if name == "aten::embedding":  # of its table, it reads only the rows that it returns
+            args = (result, *args[1:])
         size = sum(_bytes(tensor) for tensor in tensors((args, kwargs, result)))
         use = replace(self._use, operator=name)
         _add(self.work.setdefault((self._block.path, bucket(use)), Work()), flops, size)

@@ -67,6 +67,7 @@ def operators(
     for (path, name), times_us in sorted(sums.operators.items()):
         done, whole_us, taken_us = (work or {}).get((path, name)), sums.blocks_us[path], sum(times_us)
         calls, share = round(sums.calls[path, name] / steps), taken_us / whole_us if whole_us else 0.0
+        share = None if device.type == "cuda" else share
         rows.append(Operator(rank, phase, path, name, calls, taken_us * 1e3 / steps, share, *_of(done)))
     return rows
 
@@ -118,7 +119,7 @@ class _Sums:
         """Return the marker of a module's call; a block's time is taken from that of the block around it."""
         marker = _Marker(target, outer.block if outer else None)
         if target.kind in BLOCKS:
-            elapsed_us = 0.0 if self._on_gpu else event.time_range.elapsed_us()
+            elapsed_us = event.time_range.elapsed_us()
             if marker.block is not None:
                 self.blocks_us[marker.block.target.path] -= elapsed_us
             self.blocks_us[target.path] += elapsed_us
@@ -129,8 +130,7 @@ class _Sums:
         block.has_softmax |= "softmax" in event.name
         use = Use(event.name, marker.target.path, block.target.kind, block.has_softmax)
         key, taken_us = (block.target.path, bucket(use)), event.self_cpu_time_total
-        if self._on_gpu:  # there, a block takes what its kernels take
+        if self._on_gpu:
             taken_us = event.self_device_time_total
-            self.blocks_us[block.target.path] += taken_us
         self.operators[key].append(taken_us)
         self.calls[key] += event.cpu_parent.name.startswith(_MARK)

@@ -17,6 +17,9 @@ from ipcbench.profile.records import Detail, Span
 from ipcbench.profile.timing.blocks import Forward, Target, around, targets
 from ipcbench.util.clock import now_ns
 
+_current_stream: Any = getattr(torch._C, "_cuda_getCurrentStream", lambda _: ())
+"""Number of a device → what tells its current stream from others; a build without CUDA has none."""
+
 
 class Spans:
     """Takes the spans of a model while it is open; a context manager.
@@ -107,8 +110,11 @@ class _Events:
     def __init__(self, device: torch.device, count: int) -> None:
         self._device = device
         torch.cuda.set_device(device)
-        self._free = [torch.cuda.Event(enable_timing=True) for _ in range(2 * count)]
-        self._origin, self._origin_ns = torch.cuda.Event(enable_timing=True), 0
+        self._streams: dict[tuple[int, ...], Any] = {}
+        self._origin, *self._free = (torch.cuda.Event(enable_timing=True) for _ in range(2 * count + 1))
+        for event in self._free:
+            event.record()  # only the first time makes what CUDA has of it
+        self._origin_ns = 0
 
     def restart(self) -> None:
         """Relate the clock of the device to the host's: an event that has just ended, and the time."""
@@ -119,8 +125,15 @@ class _Events:
     def record(self) -> Any:
         """Return an event that the current stream reaches after what it was given so far."""
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
-        event.record()
+        event.record(self._stream())
         return event
+
+    def _stream(self) -> Any:
+        """Return the current stream: what torch returns is a new object each time, which takes longer than to record."""
+        key = _current_stream(self._device.index or 0)
+        if key not in self._streams:
+            self._streams[key] = torch.cuda.current_stream()
+        return self._streams[key]
 
     def read(self, rows: list[tuple[Target, Any, Any]]) -> list[tuple[Target, int, int]]:
         """Return the rows with times in place of events, which can be used again.

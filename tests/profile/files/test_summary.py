@@ -58,6 +58,29 @@ def test_operators_take_the_time_of_their_block_without_communication() -> None:
     })  # fmt: skip
 
 
+def test_kernels_of_a_gpu_take_their_own_time_and_the_rest_is_waiting_for_the_program() -> None:
+    made = built(noise_ratio=0.0)
+    kernels = [
+        msgspec.structs.replace(row, share_ratio=None, exclusive_ns=100_000.0)
+        for row in made.operators
+        if row.bucket != "communication"
+    ]
+    block_ns = 0.4 * LAYER_NS["prefill"]
+    for times, each_ns in ((1, 100_000.0), (1000, block_ns / 3)):  # more than the block's time cannot be in it
+        longer = [msgspec.structs.replace(row, exclusive_ns=times * row.exclusive_ns) for row in kernels]
+        found = phase(summarize(replace(made, operators=tuple(longer))), "prefill", 0).operators
+        ns = {each.bucket: each.ns for each in found if each.path == "layers.1.self_attn"}
+        assert ns == pytest.approx(
+            dict.fromkeys(("qkv", "attention", "output"), each_ns) | {HOST: block_ns - 3 * each_ns}
+        )
+
+
+def test_roles_of_a_split_model_are_no_slow_layers() -> None:
+    made = built(slow=(1, 2, 1_000_000))
+    assert summarize(made).slow_layers
+    assert not summarize(replace(made, setting=replace(made.setting, parallel="split"))).slow_layers
+
+
 def test_modules_within_a_block_count_to_it() -> None:
     made = built(ranks=1, noise_ratio=0.0)
     inner = [
@@ -166,7 +189,7 @@ def test_the_screen_has_thirty_lines_of_110_columns_at_most() -> None:
         assert len(lines) <= 30
         assert max(map(len, lines)) <= 110
         assert lines[0].startswith("A decoded token takes ")
-        assert lines[-1] == "2 kinds of figures cannot be had here; README.md says what they need."
+        assert lines[-1] == "Figures that cannot be had here: 2; README.md says what they need."
 
 
 def test_a_sweep_says_which_division_is_quickest_only_where_it_clearly_is() -> None:

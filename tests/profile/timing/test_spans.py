@@ -97,7 +97,7 @@ class _Event:
         assert enable_timing
         _Event.made += 1
 
-    def record(self) -> None:
+    def record(self, _: object = None) -> None:
         _Event.now_ms += 1.0
         self.at_ms = _Event.now_ms
 
@@ -110,6 +110,7 @@ def test_on_a_gpu_events_are_read_after_the_step(monkeypatch: pytest.MonkeyPatch
     waits: list[Any] = []
     monkeypatch.setattr(torch.cuda, "Event", _Event)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", object)
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     runner, ids = Runner(load(TINY), TINY), prompt(TINY, 4096)
     with Spans(runner.module, "block", torch.device("cuda", 1)) as spans:
