@@ -108,7 +108,7 @@ def _host(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     for phase in summary.by_phase:
         most = max(phase, key=_host_ns)
         if (share := _host_ns(most) / most.wall.value) >= HOST_RATIO:
-            evidence = f"In no operator pass {_part(most, _host_ns(most))} at rank {most.rank} (Python, dispatch)."
+            evidence = f"No operator runs for {_part(most, _host_ns(most))} at rank {most.rank} (Python, dispatch)."
             yield Advice("host overhead", action, evidence, share, threshold, most.phase)
 
 

@@ -66,8 +66,9 @@ def operators(
     rows = []
     for (path, name), times_us in sorted(sums.operators.items()):
         done, whole_us, taken_us = (work or {}).get((path, name)), sums.blocks_us[path], sum(times_us)
-        calls, share = round(sums.calls[path, name] / steps), taken_us / whole_us if whole_us else 0.0
-        share = None if device.type == "cuda" else share
+        calls, share = round(sums.calls[path, name] / steps), None
+        if device.type != "cuda":
+            share = taken_us / whole_us if whole_us else 0.0
         rows.append(Operator(rank, phase, path, name, calls, taken_us * 1e3 / steps, share, *_of(done)))
     return rows
 

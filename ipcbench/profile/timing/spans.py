@@ -129,7 +129,7 @@ class _Events:
         return event
 
     def _stream(self) -> Any:
-        """Return the current stream: what torch returns is a new object each time, which takes longer than to record."""
+        """Return the current stream, of which torch itself makes a new object each time."""
         key = _current_stream(self._device.index or 0)
         if key not in self._streams:
             self._streams[key] = torch.cuda.current_stream()
