@@ -238,7 +238,7 @@ def methods(asked: argparse.Namespace) -> dict[str, Any]:
     is_gpu, tokens = asked.device != "cpu", 24
     seq, batch = (512, 1) if asked.part == "methods" else (2048, 8)  # of which the GPU has more to do than the program
     if not is_gpu:
-        seq = 32 * batch
+        seq, batch = 32, min(2, batch)
     setting = Setting(model=asked.model, device=asked.device, dtype="bfloat16", seq=seq, tokens=tokens, batch=batch)
     device = device_of(setting, 0)
     loaded = load(setting)

@@ -169,10 +169,15 @@ def readme(folder: Path = REFERENCE) -> str:
 def keep(folders: Sequence[Path]) -> None:
     """Write the reference."""
     parts: dict[str, Any] = {}
+    gpus: set[str] = set()
     for folder in folders:
         for name, part in json.loads((folder / "summary.json").read_text())["parts"].items():
             if part["status"] == "done":
+                gpus |= {gpu["name"] for gpu in part.get("figures", {}).get("gpus", ())}
                 parts[name] = {key: part[key] for key in ("status", "took_s", "figures") if key in part}
+    if len(gpus) != 1:
+        sys.exit(f"one GPU is needed, and its facts; these runs are of {', '.join(sorted(gpus)) or 'none'}")
+    for folder in folders:
         with tarfile.open(folder / "profiles.tar.gz") as archive:
             for member in archive:
                 _take(archive, member)
