@@ -67,22 +67,18 @@ def run(**given: Any) -> int:
 
     Exit codes: 0 done; 1 a rank failed, or the logits are wrong; 2 bad input, or torch is missing.
     """
-    from ipcbench.profile.run import disagreement, profile
+    from ipcbench.profile.run import profile
 
     import_all(given["imports"])
     made = profile(setting_of(given), imports=given["imports"], say=sayer(given))
     if made is None:
         return 0
     folder = Path(given["out"] or RESULTS_ROOT / time.strftime("profile-%Y%m%d-%H%M%S"))
-    _show(made, folder, quiet=given["quiet"])
-    if made.agreement is not None and not made.agreement.holds:
-        tell(f"ipcbench: error: {disagreement(made.agreement)}")
-        return EXIT_FAILED
-    return 0
+    return _show(made, folder, quiet=given["quiet"])
 
 
-def _show(made: Profile, folder: Path, *, full: bool = False, quiet: bool = False) -> None:
-    """Write a profile's files, and print it: one screen, or all."""
+def _show(made: Profile, folder: Path, *, full: bool = False, quiet: bool = False) -> int:
+    """Write a profile's files, print it, one screen or all, and return the exit code: 1 if its logits are wrong."""
     from ipcbench.profile.advice import advise
     from ipcbench.profile.files import write_files
     from ipcbench.profile.files.tables import every_table, screen
@@ -93,6 +89,10 @@ def _show(made: Profile, folder: Path, *, full: bool = False, quiet: bool = Fals
     print_lines((every_table if full else screen)(summary, advise(summary)))
     if not quiet:
         tell(f"files: {folder}")
+    if made.agreement is None or made.agreement.holds:
+        return 0
+    tell(f"ipcbench: error: {made.agreement.words}")
+    return EXIT_FAILED
 
 
 @command.command("check", short_help="Say what can be measured on this machine, and what that needs.")
@@ -121,12 +121,14 @@ def check(**given: Any) -> int:
 )
 @click.option("--out", metavar="FOLDER", show_default="the profile's own", help="Where the files go.")
 def report(path: str, full: bool, imports: tuple[str, ...], out: str | None) -> int:
-    """Print a profile, a folder or its profile.json, and write its files anew."""
+    """Print a profile, a folder or its profile.json, and write its files anew.
+
+    Exit codes: 0 done; 1 its logits are wrong.
+    """
     import_all(imports)
     made = read(path)
     where = Path(path)
-    _show(made, Path(out) if out else where if where.is_dir() else where.parent, full=full)
-    return 0
+    return _show(made, Path(out) if out else where if where.is_dir() else where.parent, full=full)
 
 
 @command.command("compare", short_help="Compare two profiles, figure by figure.")

@@ -75,7 +75,7 @@ def percent(ratio: float) -> str:
 
 
 def _waiting(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
-    is_pipeline = "pp" in summary.profile.setting.parallel
+    is_pipeline = "pp" in summary.setting.parallel
     threshold = f"a rank waits at least {percent(WAIT_RATIO)} of a step{'' if is_pipeline else ' more than another'}"
     for phase in summary.by_phase:
         most, least = (choose(phase, key=lambda each: each.share(WAIT)) for choose in (max, min))
@@ -93,7 +93,7 @@ def _waiting(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
 
 def _transfer(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"transfer is at least {percent(TRANSFER_RATIO)} of a step"
-    transport = summary.profile.setting.transport
+    transport = summary.setting.transport
     action = f"Try another transport than {transport}: ipcbench profile replay sends these calls over others."
     for phase in summary.by_phase:
         most = max(phase, key=lambda each: each.share(TRANSFER))
@@ -144,7 +144,7 @@ def _layer(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
 
 def _eager(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"eager attention's products are at least {percent(SCORES_RATIO)} of a step"
-    for each in summary.phases if summary.profile.setting.attention == "eager" else ():
+    for each in summary.phases if summary.setting.attention == "eager" else ():
         ns = sum(operator.ns for operator in each.operators if operator.bucket in {"scores", "attention"})
         if (share := ns / each.wall.value) >= SCORES_RATIO:
             action = "Use --attn sdpa: it does not write the attention matrices."

@@ -52,7 +52,7 @@ class Comparison:
 def compare(a: Summary, b: Summary) -> Comparison:
     """Return how b differs from a, of what both have: phases, and the parts and layers of ranks of one number."""
     rows = list(_rows(a, b))
-    settings = [asdict(each.profile.setting) | dict(each.profile.versions) for each in (a, b)]
+    settings = [asdict(each.setting) | dict(each.profile.versions) for each in (a, b)]
     names = dict.fromkeys([*settings[0], *settings[1]])
     differences = tuple(
         (name, settings[0].get(name), settings[1].get(name))

@@ -157,6 +157,10 @@ class Rank:
             for phase, position, forward in self._steps():
                 if phase not in self.setting.phases:  # decoding needs its cache
                     forward()
+                    if self.device.type == "cuda":
+                        torch.cuda.synchronize(self.device)
+                    if spans:
+                        spans.taken()  # they are of no step
                     continue
                 step = self._timed(forward, phase, position, source, number + len(steps))
                 steps.append(step)

@@ -167,13 +167,23 @@ class Memory(msgspec.Struct, frozen=True):
 class Agreement:
     """How the logits compare with those of one process: the largest difference as a share of the largest logit."""
 
-    relative_error: float
+    relative_error: float | None
+    """None if a logit is no number."""
     limit: float = 1e-4
 
     @property
     def holds(self) -> bool:
         """Return whether the error is within the limit."""
-        return self.relative_error <= self.limit
+        return self.relative_error is not None and self.relative_error <= self.limit
+
+    @property
+    def words(self) -> str:
+        """Return how they compare, without a full stop."""
+        words = "some logits are no numbers"
+        if self.relative_error is not None:
+            words = f"logits differ from those of one process by {self.relative_error:.1e} of the largest"
+            words += f" (limit {self.limit:.0e})"
+        return words.capitalize() if self.holds else f"WRONG: {words}; believe no figure of this run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +219,11 @@ class SweepPoint:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """One run, or a plan of one (`is_planned`: calls without times, nothing else)."""
+    """One run, or a plan of one (`is_planned`: calls without times, nothing else), or calls of another tool, whose
+    setting is not known.
+    """
 
-    setting: Setting
+    setting: Setting | None
     machine: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     steps: tuple[Step, ...] = ()

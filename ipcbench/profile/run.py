@@ -5,6 +5,7 @@ Under torchrun this process is a rank itself: it asks itself what it would ask i
 
 from __future__ import annotations
 
+import math
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -295,16 +296,8 @@ def agreement(logits: Sequence[Logits], reference: Logits, dtype: str) -> Agreem
         raise TrialError("the ranks have not the logits that one process has")
     largest = max(float(np.abs(each).max()) for each in reference)
     differences = [float(np.abs(a - b).max()) for each in having for a, b in zip(each, reference, strict=True)]
-    # max() would pass over a nan
-    return Agreement(float(np.max(differences)) / largest, LIMITS[dtype])
-
-
-def disagreement(found: Agreement) -> str:
-    """Return in one line that logits are wrong."""
-    return (
-        f"the logits differ from those of one process by {found.relative_error:.2g} of the largest; at most "
-        f"{found.limit:g} is rounding: do not believe any figure of this run"
-    )
+    error = float(np.max(differences)) / largest if largest else math.nan  # max() would pass over a nan
+    return Agreement(error if math.isfinite(error) else None, LIMITS[dtype])
 
 
 def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_error_ns: int) -> Profile:

@@ -15,8 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from ipcbench.profile.comm.waits import Bubble, Totals, bubble, matched, totals
-from ipcbench.profile.records import Call, Operator, Phase, Profile, Source, Span, Step
+from ipcbench.profile.comm.waits import Bubble, Totals, bubble, extent_ns, matched, totals
+from ipcbench.profile.records import Call, Operator, Phase, Profile, Setting, Source, Span, Step
 from ipcbench.profile.timing.overhead import Overhead, overhead
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.decisions import verdict
@@ -153,6 +153,11 @@ class Summary:
     slow_layers: tuple[SlowLayer, ...]
 
     @property
+    def setting(self) -> Setting:
+        """Return what was asked for; of imported calls, which have no steps, only defaults."""
+        return self.profile.setting or Setting(model="")
+
+    @property
     def by_phase(self) -> list[list[PhaseSummary]]:
         """Return the phases with spans, each at all its ranks."""
         found = ([each for each in self.phases if each.phase == total.phase] for total in self.totals)
@@ -171,7 +176,7 @@ class Summary:
     def tokens_per_s(self) -> float | None:
         """Return the tokens decoded per second, of all sequences of the batch."""
         latency = self.latency("decode")
-        return None if latency is None else self.profile.setting.batch * 1e9 / latency.value
+        return None if latency is None else self.setting.batch * 1e9 / latency.value
 
 
 def summarize(profile: Profile) -> Summary:
@@ -181,7 +186,7 @@ def summarize(profile: Profile) -> Summary:
     phases = tuple(
         found for phase in reader.phases for rank in profile.ranks if (found := reader.phase(phase, rank)) is not None
     )
-    slow = () if profile.setting.parallel == "split" else tuple(_slow_layers(phases))  # there, ranks do different work
+    slow = () if reader.setting.parallel == "split" else tuple(_slow_layers(phases))  # there, ranks do different work
     return Summary(profile, tuple(map(reader.total, reader.phases)), phases, slow)
 
 
@@ -196,7 +201,7 @@ class _Reader:
     """Looks up what belongs to a step."""
 
     def __init__(self, profile: Profile) -> None:
-        self.profile = profile
+        self.profile, self.setting = profile, profile.setting or Setting(model="")
         self.phases = tuple(phase for phase in _PHASES if any(step.phase == phase for step in profile.steps))
         self.spans: dict[tuple[int, int], list[Span]] = defaultdict(list)
         self.calls: dict[tuple[int, int], list[Call]] = defaultdict(list)
@@ -295,10 +300,9 @@ class _Reader:
         steps = [step for step in self.profile.steps if step.phase == phase and step.source != "operators"]
         numbers = {step.number for step in steps}
         calls = [call for call in self.profile.calls if call.step in numbers]
-        stages, found = re.search(r"pp(\d+)", self.profile.setting.parallel), None
+        stages, found = re.search(r"pp(\d+)", self.setting.parallel), None
         if stages:
-            parts = self.profile.setting.micro_batches if phase == "prefill" else 1
-            found = bubble(calls, steps, int(stages[1]), parts)
+            found = bubble(calls, steps, int(stages[1]), self.setting.micro_batches)
         return PhaseTotal(phase, plain or spans, plain is not None, cost, totals(calls) if calls else None, found)
 
     def _latency(self, phase: Phase, source: Source) -> Figure | None:
@@ -309,8 +313,8 @@ class _Reader:
         whole = [steps for steps in groups.values() if len(steps) == len(self.profile.ranks)]
         if not whole:
             return None
-        spans = [max(s.start_ns + s.wall_ns for s in steps) - min(s.start_ns for s in steps) for steps in whole]
-        return self._figure(np.array(spans, dtype=np.float64), [steps[0] for steps in whole])
+        spans = np.array([extent_ns(steps) for steps in whole], dtype=np.float64)
+        return self._figure(spans, [steps[0] for steps in whole])
 
 
 def _place(enter_ns: int, exit_ns: int, path: str, spans: Sequence[Span]) -> str:

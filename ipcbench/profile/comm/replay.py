@@ -24,7 +24,8 @@ from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.profile.comm import player
 from ipcbench.profile.comm.mesh import create_mesh, destroy_mesh
-from ipcbench.profile.records import Profile
+from ipcbench.profile.comm.waits import extent_ns
+from ipcbench.profile.records import Call, Profile
 from ipcbench.registry import get_backend, status
 from ipcbench.replay.latency_table import LatencyTable
 from ipcbench.stats.bootstrap import median_estimate
@@ -145,13 +146,14 @@ def _programs(profile: Profile, share_s: float) -> tuple[list[_Program], float |
     world = 1 + max((max(call.rank, *call.ranks) for call in profile.calls), default=0)
     numbers = sorted({number for _, number in calls})
     if world < 2:
-        raise ConfigError("profile", profile.setting.parallel, "one with calls between ranks")
+        raise ConfigError("profile", f"{world} rank", "one with calls between ranks")
+    _require_members(profile.calls, world)
     walls_ns = []
     for number in numbers:
         whole = [steps[rank, number] for rank in range(world) if (rank, number) in steps]
         if len(whole) < world:
             break
-        walls_ns.append(max(step.start_ns + step.wall_ns for step in whole) - min(step.start_ns for step in whole))
+        walls_ns.append(extent_ns(whole))
     if len(walls_ns) == len(numbers):
         count = max(1, int(np.searchsorted(np.cumsum(walls_ns), 1e9 * share_s)))
         numbers, walls_ns = numbers[:count], walls_ns[:count]
@@ -165,6 +167,20 @@ def _programs(profile: Profile, share_s: float) -> tuple[list[_Program], float |
             program.append(([(call.op, call.ranks, call.bytes, call.gap_ns or 0) for call in own], max(rest, 0)))
         programs.append(program)
     return programs, float(sum(walls_ns)) if len(walls_ns) == len(numbers) else None
+
+
+def _require_members(calls: Sequence[Call], world: int) -> None:
+    """Raise ConfigError unless all members of each operation take part in it."""
+    counts: dict[tuple[int, str, tuple[int, ...]], list[int]] = defaultdict(lambda: [0] * world)
+    for call in calls:
+        counts[call.step, "send" if call.op == "recv" else call.op, call.ranks][call.rank] += 1
+    for (step, op, ranks), each in counts.items():
+        if not ranks:
+            raise ConfigError("profile", op, "operations whose ranks are known")
+        if len(found := {each[rank] for rank in ranks}) > 1:
+            missing = min(ranks, key=lambda rank: each[rank])
+            said = f"rank {missing} lacks {max(found) - min(found)} {op} with ranks {', '.join(map(str, ranks))}"
+            raise ConfigError("profile", f"{said} in step {step}", "one with the calls of all ranks")
 
 
 def _turn(name: str, programs: list[_Program], run_dir: RunDir, switchboard: Switchboard) -> tuple[float, float]:

@@ -78,7 +78,11 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Bubble:
-    """The share of all ranks' time in which they waited for another stage, and what the formula gives."""
+    """The share of the ranks' time in which they were idle for another stage, and what the formula gives.
+
+    A rank's time is that from the first rank's start of a step to the last one's end; what it takes to begin and what
+    is left after its own end is idle too.
+    """
 
     measured_ratio: float
     formula_ratio: float
@@ -189,8 +193,17 @@ def bubble(calls: Sequence[Call], steps: Sequence[Step], stages: int, micro_batc
     """
     waits = [call.wait_ns for call in calls if call.op in {"send", "recv"}]
     recorded = {(call.rank, call.step) for call in calls}
-    wall_ns = sum(step.wall_ns for step in steps if (step.rank, step.number) in recorded)
-    if not wall_ns or not waits or None in waits:
+    groups: dict[int, list[Step]] = defaultdict(list)
+    for step in steps:
+        if (step.rank, step.number) in recorded:
+            groups[step.number].append(step)
+    if not groups or not waits or None in waits:
         return None
-    formula = (stages - 1) / (micro_batches + stages - 1)
-    return Bubble(sum(wait or 0 for wait in waits) / wall_ns, formula)
+    whole_ns = sum(len(group) * extent_ns(group) for group in groups.values())
+    busy_ns = sum(step.wall_ns for group in groups.values() for step in group) - sum(wait or 0 for wait in waits)
+    return Bubble(1 - busy_ns / whole_ns, (stages - 1) / (micro_batches + stages - 1))
+
+
+def extent_ns(steps: Sequence[Step]) -> int:
+    """Return the time from the first rank's start of a step to the last one's end."""
+    return max(step.start_ns + step.wall_ns for step in steps) - min(step.start_ns for step in steps)

@@ -169,12 +169,12 @@ def comprehensive(
     report: Mapping[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Return comprehensive_report.json, given analysis_report.json."""
-    profile = summary.profile
+    profile, setting = summary.profile, summary.profile.setting
     return {
-        "experiment_info": {"setting": profile.setting, "machine": profile.machine,
+        "experiment_info": {"setting": setting, "machine": profile.machine,
                             "versions": profile.versions, "verified_on": profile.verified_on},
         "executive_summary": {
-            "model_info": {"model": profile.setting.model, "parallel": profile.setting.parallel},
+            "model_info": setting and {"model": setting.model, "parallel": setting.parallel},
             "key_findings": [tables.verdict(summary, advice), *tables.sentences(summary)],
             "performance_metrics": {"whole": report["whole"], "tokens_per_s": summary.tokens_per_s},
             "bottlenecks_identified": advice[:5],
@@ -194,7 +194,7 @@ def readme(summary: Summary, advice: Sequence[Advice], names: Iterable[str], mis
     setting = summary.profile.setting
     found = [*tables.tables_of(summary).values(), tables.unavailable_table(missing)]
     parts = [
-        f"# Profile of {escape(setting.model)}, {setting.parallel}",
+        f"# Profile of {escape(setting.model)}, {setting.parallel}" if setting else "# Calls of another tool",
         escape(tables.verdict(summary, advice)),
         bullets(tables.sentences(summary)),
         f"## What would help\n\n{bullets(tables.advice_lines(advice))}" if advice else "",

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.files import as_json
 from ipcbench.profile.files.timeline import chrome, perfetto
-from ipcbench.profile.records import Call, Profile, Setting
+from ipcbench.profile.records import Call, Profile
 from ipcbench.util.files import as_store_errors, regular, write_atomically
 
 _Call = dict[str, Any]
@@ -25,7 +25,8 @@ _OPS: Final = {
 """Our operations → Chakra's CollectiveCommType."""
 _KINDS: Final = {"COMP_NODE": 4, "COMM_SEND_NODE": 5, "COMM_RECV_NODE": 6, "COMM_COLL_NODE": 7}
 _DTYPES: Final = {"float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16", "int": "int32",
-                  "long": "int64", "short": "int16", "char": "int8", "byte": "uint8", "bool": "bool"}  # fmt: skip
+                  "long": "int64", "short": "int16", "char": "int8", "byte": "uint8",
+                  "longint": "int64", "shortint": "int16", "signedchar": "int8", "unsignedchar": "uint8"}  # fmt: skip
 _NO_CALLS = frozenset({"init", "wait", "barrierall", "startcoalescing", "endcoalescing"})
 
 
@@ -35,14 +36,23 @@ def _op(name: str) -> str | None:
     return next((op for op in _OPS if plain.startswith(op.replace("_", ""))), None)
 
 
-def _dtype(name: str) -> str:
-    name = name.lower().removeprefix("torch.").removeprefix("c10::")
+def _dtype(name: object) -> str:
+    name = str(name).lower().replace(" ", "").removeprefix("torch.").removeprefix("c10::")
     return _DTYPES.get(name, name)
 
 
-def _item_bytes(dtype: str) -> int:
+def _size(elements: int, dtype: str, op: str) -> int:
+    """Return bytes.
+
+    Raises:
+        ValueError: the type is not known.
+    """
     bits = re.search(r"(\d+)(?:_|$)", dtype)
-    return int(bits[1]) // 8 if bits and int(bits[1]) % 8 == 0 else 1
+    if not elements or _op(op) == "barrier":
+        return 0
+    if not bits and dtype != "bool":
+        raise ValueError(f"{op} does not say its data type, without which its bytes are not known")
+    return elements * (max(8, int(bits[1])) // 8 if bits else 1)
 
 
 def _kineto(data: Any) -> Iterator[_Call]:
@@ -50,20 +60,43 @@ def _kineto(data: Any) -> Iterator[_Call]:
     events = [each for each in data["traceEvents"] if each.get("ph") == "X"]
     recorded = [each for each in events if "Collective name" in each.get("args", {})]
     kernels = {"kernel", "gpu_memcpy"}  # repeat what their launch says
+    about = data.get("distributedInfo", {})
+    groups = {str(each.get("pg_name")): each.get("ranks", ()) for each in about.get("pg_config", ())}
+    world = int(about.get("world_size", 0))
     for each in [e for e in recorded if e.get("cat") not in kernels] or recorded:
         said = each["args"]
-        dtype = _dtype(str(said.get("dtype", "uint8")))
+        dtype = _dtype(said.get("dtype", ""))
         elements = max(int(said.get("In msg nelems", 0)), int(said.get("Out msg nelems", 0)))
         listed = re.fullmatch(r"\[[\d, ]*\]", str(said.get("Process Group Ranks", "")))
-        group = json.loads(listed[0]) if listed else range(int(said.get("Group size", 0)))
+        group = json.loads(listed[0]) if listed else groups.get(str(said.get("Process Group Name")), ())
+        if not group and said.get("Group size") == world:
+            group = range(world)
         ends = said.get("Src Rank"), said.get("Dst Rank")
         yield _timed(each, said["Collective name"], group, elements, dtype) | {"ends": ends}
-    world = int(data.get("distributedInfo", {}).get("world_size", 0))
-    for each in [] if recorded else events:
-        name, said = str(each.get("name", "")), each.get("args", {})
-        if name.startswith("c10d::") and "Input Dims" in said:
-            dtype = _dtype(next((str(kind) for kind in said.get("Input type", ()) if kind), "uint8"))
-            yield _timed(each, name, range(world), max(map(_elements, said["Input Dims"]), default=0), dtype)
+    if not recorded:
+        yield from _c10d(events, range(world) if len(groups) < 2 else ())
+
+
+def _c10d(events: Sequence[Mapping[str, Any]], members: Sequence[int]) -> Iterator[_Call]:
+    """Yield the calls of c10d's operators. A list of tensors has no type there, but in the event of gloo."""
+    kinds: dict[tuple[str | None, int], set[str]] = defaultdict(set)
+    named = [(each, str(each.get("name", "")), each.get("args", {})) for each in events]
+    for _, name, said in named:
+        if name.startswith(("gloo:", "nccl:")) and said.get("Input type"):
+            op = _op(name.replace(":", "::"))
+            kinds[op, max(map(_elements, said["Input Dims"]))].add(_dtype(said["Input type"][0]))
+    for each, name, said in sorted(named, key=lambda each: float(each[0].get("ts", 0))):
+        if not (name.startswith("c10d::") and "Input Dims" in said):
+            continue
+        op, sizes = _op(name), [size for dims in said["Input Dims"] if (size := _elements(dims))]
+        elements = max(sizes, default=0)
+        own = {_dtype(kind) for kind in said["Input type"] if kind not in {"", "TensorList", "Scalar", "ScalarList"}}
+        found = own or kinds[op, elements]
+        if op in {"all_gather", "reduce_scatter"} and len(sizes) == 1:  # what is whole has no shape
+            elements *= len(members)
+        peer = said.get("Concrete Inputs", [])[2:3] if op in {"send", "recv"} and "any" not in name else []
+        call = _timed(each, name, members, elements, next(iter(found)) if len(found) == 1 else "")
+        yield call | {"ends": (peer or [None]) * 2}
 
 
 def _elements(shape: Any) -> int:
@@ -83,7 +116,7 @@ def _sum(start_ns: int | None, took_ns: int | None) -> int | None:
 def _timed(event: Mapping[str, Any], op: str, ranks: Sequence[int], elements: int, dtype: str) -> _Call:
     start = round(float(event["ts"]) * 1e3)
     return {
-        "op": op, "ranks": ranks, "bytes": elements * _item_bytes(dtype), "dtype": dtype, "enter_ns": start,
+        "op": op, "ranks": ranks, "bytes": _size(elements, dtype, op), "dtype": dtype, "enter_ns": start,
         "exit_ns": start + round(float(event.get("dur", 0)) * 1e3),
     }  # fmt: skip
 
@@ -93,12 +126,12 @@ def _param(data: Any) -> Iterator[_Call]:
     for each in data:
         if "comms" not in each:
             continue
-        dtype = _dtype(str(each.get("dtype", "uint8")))
-        size = _item_bytes(dtype) * max(int(each.get("in_msg_size", 0)), int(each.get("out_msg_size", 0)))
-        ranks = each.get("global_ranks") or range(int(each.get("world_size", 0)))
+        dtype = _dtype(each.get("dtype", ""))
+        elements = max(int(each.get("in_msg_size", 0)), int(each.get("out_msg_size", 0)))
+        op, ranks = str(each["comms"]), each.get("global_ranks") or range(int(each.get("world_size", 0)))
         start, took, marks = each.get("startTime_ns"), each.get("duration_ns"), each.get("markers") or [""]
         yield {
-            "op": str(each["comms"]), "ranks": ranks, "bytes": size, "dtype": dtype, "path": str(marks[0]),
+            "op": op, "ranks": ranks, "bytes": _size(elements, dtype, op), "dtype": dtype, "path": str(marks[0]),
             "ends": (each.get("src_rank"), each.get("dst_rank")), "step": int(each.get("step", 0)), "enter_ns": start,
             "exit_ns": _sum(start, took), "gap_ns": each.get("gap_ns"),
         }  # fmt: skip
@@ -107,14 +140,15 @@ def _param(data: Any) -> Iterator[_Call]:
 def _to_param(calls: Sequence[Call]) -> list[dict[str, Any]]:
     rows = []
     for number, call in enumerate(calls):
-        count = call.bytes // _item_bytes(call.dtype)
+        dtype = call.dtype or "uint8"  # whose elements are bytes
+        count = call.bytes // max(1, _size(1, dtype, call.op))
         part = count // max(1, len(call.ranks))
         ends = {"src_rank": call.ranks[0], "dst_rank": call.ranks[1]} if call.op in {"send", "recv"} else {}
         times = {"startTime_ns": call.enter_ns, "duration_ns": call.took_ns, "gap_ns": call.gap_ns}
         rows.append({
             "comms": call.op, "req": number, "step": call.step, "markers": [call.path], "world_size": len(call.ranks),
             "in_msg_size": part if call.op == "all_gather" else count, "global_ranks": call.ranks,
-            "out_msg_size": part if call.op == "reduce_scatter" else count, "dtype": call.dtype, **ends,
+            "out_msg_size": part if call.op == "reduce_scatter" else count, "dtype": dtype, **ends,
             **{name: value for name, value in times.items() if value is not None},
         })  # fmt: skip
     return rows
@@ -139,8 +173,8 @@ def _chakra(data: Any) -> Iterator[_Call]:
             named = next((op for op, place in _OPS.items() if place == number), f"comm_type {number}")
             yield {
                 "op": {5: "send", 6: "recv"}.get(kind, named), "ends": (said.get("comm_src"), said.get("comm_dst")),
-                "ranks": json.loads(said.get("pg_ranks", "[]")), "bytes": int(said.get("comm_size", 0)),
-                "dtype": said.get("dtype", "uint8"), "path": said.get("path", ""), "step": int(said.get("step", 0)),
+                "ranks": json.loads(said.get("pg_ranks", "[]")), "bytes": int(said["comm_size"]),
+                "dtype": said.get("dtype", ""), "path": said.get("path", ""), "step": int(said.get("step", 0)),
                 "enter_ns": start_ns, "exit_ns": _sum(start_ns, took_ns), "gap_ns": gap_ns,
             }  # fmt: skip
             gap_ns = None
@@ -207,7 +241,7 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
         raise StoreError(f"{', '.join(map(str, paths))}: holds no communication call that {form} would record")
     remarks = [f"Imported from {form}: {len(files)} files; their times are taken as those of one clock."]
     remarks += [f"{count} calls of {name} were left out." for name, count in unknown.items()]
-    return Profile(Setting(model=f"import of {form}"), calls=tuple(calls), remarks=tuple(remarks))
+    return Profile(None, calls=tuple(calls), remarks=tuple(remarks))
 
 
 def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Iterator[Call]:
@@ -222,8 +256,10 @@ def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Itera
             continue
         ranks = tuple(map(int, each["ranks"]))
         if op in {"send", "recv"}:
-            peer = int((dst if op == "send" else src) or 0)
-            ranks = (rank, peer) if op == "send" else (peer, rank)
+            peer = dst if op == "send" else src
+            if peer is None:
+                raise ValueError(f"{name} does not say its peer")
+            ranks = (rank, int(peer)) if op == "send" else (int(peer), rank)
         step, start, end = each.get("step", 0), each.get("enter_ns"), each.get("exit_ns")
         gap = each.get("gap_ns")
         if gap is None and start is not None and last_ns is not None:

@@ -53,8 +53,8 @@ def profile_html(summary: Summary, advice: Sequence[Advice], missing: Sequence[U
         brand="ipcbench profile",
         labels={key: word(key, "en") for key in LABELS} | {"footer": "Made by ipcbench from profile.json."},
         sections=[*((key, key.capitalize()) for key, *_ in shown), ("reproduce", word("reproduce", "en"))],
-        title=printable(setting.model),
-        subtitle=f"{setting.parallel} over {setting.transport}, batch {setting.batch}, {setting.dtype}",
+        title=printable(setting.model) if setting else "Calls of another tool",
+        subtitle=setting and f"{setting.parallel} over {setting.transport}, batch {setting.batch}, {setting.dtype}",
         badges=_badges(summary, missing),
         parts=shown,
         command=command,
@@ -97,5 +97,5 @@ def _charts(summary: Summary) -> list[ChartGroup]:
     ticks = tuple((float(place), shown_name(bar)) for place, bar in enumerate(bars, 1))
     title = "Where a step goes"
     axes = Axis("step", "of a rank", log=False, ticks=ticks), Axis("share of the step", "%", log=False)
-    chart = Chart(title, printable(summary.profile.setting.model), "", *axes, tuple(series))
+    chart = Chart(title, printable(summary.setting.model), "", *axes, tuple(series))
     return [ChartGroup("parts", title, "Each bar is a step; its parts add up to its wall time.", (chart,))]

@@ -28,7 +28,7 @@ def verdict(summary: Summary, advice: Sequence[Advice]) -> str:
     """Return what a profile says first: how long steps take, where most of it goes, and what could save most."""
     names: dict[Phase, str] = {
         "decode": "A decoded token",
-        "prefill": f"the prompt of {summary.profile.setting.seq} tokens",
+        "prefill": f"the prompt of {summary.setting.seq} tokens",
     }
     times = [
         f"{name} takes {figure_words(found)}" for phase, name in names.items() if (found := summary.latency(phase))

@@ -17,9 +17,10 @@ import numpy as np
 from ipcbench.backend import Launcher
 from ipcbench.errors import IpcbenchError, TrialError
 from ipcbench.machine.describe import usable_cores
+from ipcbench.profile.comm.waits import extent_ns
 from ipcbench.profile.model.plan import Plan
 from ipcbench.profile.records import Profile, Setting, Step, SweepPoint
-from ipcbench.profile.run import Logits, Ranks, disagreement, launcher_of, require_torch, resolved
+from ipcbench.profile.run import Logits, Ranks, launcher_of, require_torch, resolved
 from ipcbench.profile.summary import COMMUNICATION, summarize
 from ipcbench.profile.sweep.cases import Budget, Done, Say, figure, measure
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
@@ -132,7 +133,7 @@ class _Pool(ExitStack):
             self._ranks.clear()
             raise
         if made.agreement is not None and not made.agreement.holds:
-            raise TrialError(disagreement(made.agreement))
+            raise TrialError(made.agreement.words)
         return made
 
     def _of(self, launcher: Launcher, count: int) -> Ranks:
@@ -155,7 +156,7 @@ class _Turns:
         except IpcbenchError as error:
             self.failure = str(error)
             return
-        for name, values in _figures(made, [setting.tokens]).items():
+        for name, values in _figures(made, setting.batch, [setting.tokens]).items():
             self.figures[name.partition("@")[0]].append(float(np.median(values)))
         if setting.parallel != "none":
             self.figures["communication_ratio"].append(_communication_ratio(made))
@@ -192,19 +193,18 @@ def _iterations(made: Profile) -> list[list[float]]:
     for _, of_ranks in sorted(steps.items()):
         if of_ranks[0].phase == "prefill":
             found.append([])
-        ends = [step.start_ns + step.wall_ns for step in of_ranks]
-        found[-1].append(max(ends) - min(step.start_ns for step in of_ranks))
+        found[-1].append(extent_ns(of_ranks))
     return found
 
 
-def _figures(made: Profile, outputs: Sequence[int]) -> dict[str, list[float]]:
+def _figures(made: Profile, batch: int, outputs: Sequence[int]) -> dict[str, list[float]]:
     """Return name → figure of each iteration; those of an output of N tokens are called `name@N`."""
     iterations = _iterations(made)
     found = {"ttft_ns": [each[0] for each in iterations]}
     for output in outputs:
         tokens_ns = [float(np.mean(each[1 : 1 + output])) for each in iterations]
         found[f"time_per_token_ns@{output}"] = tokens_ns
-        found[f"tokens_per_s@{output}"] = [made.setting.batch * 1e9 / token_ns for token_ns in tokens_ns]
+        found[f"tokens_per_s@{output}"] = [batch * 1e9 / token_ns for token_ns in tokens_ns]
         found[f"whole_ns@{output}"] = [sum(each[: 1 + output]) for each in iterations]
     return found
 
@@ -217,7 +217,7 @@ def _of_output(found: SweepPoint, output: int) -> SweepPoint:
 
 
 def _plain(pool: _Pool, setting: Setting, outputs: Sequence[int]) -> Mapping[str, Sequence[float]]:
-    return _figures(pool.run(setting, ("plain",)), outputs)
+    return _figures(pool.run(setting, ("plain",)), setting.batch, outputs)
 
 
 def _communication_ratio(made: Profile) -> float:

@@ -60,4 +60,8 @@ def test_the_bubble_stands_beside_the_formula() -> None:
     steps = [Step(rank, 0, "prefill", 0, "spans", 0, 1000) for rank in (0, 1)]
     found = bubble(calls, steps, stages=2, micro_batches=3)
     assert found is not None
-    assert (found.measured_ratio, found.formula_ratio) == (0.3, 0.25)
+    assert (found.measured_ratio, found.formula_ratio) == pytest.approx((0.3, 0.25))
+    early = [Step(0, 0, "prefill", 0, "spans", 0, 600), Step(1, 0, "prefill", 0, "spans", 0, 1000)]
+    found = bubble(calls, early, stages=2, micro_batches=3)
+    assert found is not None
+    assert found.measured_ratio == pytest.approx(0.5)  # the first stage has nothing to do after its own end

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from ipcbench.errors import ConfigError, StoreError
+from ipcbench.profile.comm.replay import replay
 from ipcbench.profile.files.exchange import read_calls, write_calls
 from ipcbench.profile.records import Call, Profile
 from ipcbench.profile.summary import summarize
@@ -25,6 +26,11 @@ def kineto(rank: int, *events: dict[str, Any]) -> dict[str, Any]:
 def comms(name: str, at_us: float, **more: Any) -> dict[str, Any]:
     said = {"Collective name": name, "In msg nelems": 256, "Out msg nelems": 256, "dtype": "Float", "Group size": 2}
     return {"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": at_us, "dur": 20.5, "args": said | more}
+
+
+def operator(name: str, dims: list[Any], kinds: list[str], inputs: list[str] | None = None) -> dict[str, Any]:
+    said = {"Input Dims": dims, "Input type": kinds, "Concrete Inputs": inputs or []}
+    return {"ph": "X", "cat": "cpu_op", "name": name, "ts": 1, "dur": 2, "args": said}
 
 
 def bare(call: Call) -> Call:
@@ -81,11 +87,32 @@ def test_a_trace_of_kineto_is_read(tmp_path: Path) -> None:
 
 
 def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> None:
-    said = {"Input Dims": [[[4, 8], [2, 8]], []], "Input type": ["", "float"]}
-    event = {"ph": "X", "cat": "cpu_op", "name": "c10d::allreduce_", "ts": 1, "dur": 2, "args": said}
-    (tmp_path / "1.json").write_text(json.dumps(kineto(1, event)))
-    (call,) = read_calls([tmp_path / "1.json"], "kineto").calls
-    assert (call.rank, call.op, call.bytes, call.ranks) == (1, "all_reduce", 192, (0, 1))
+    reduced = operator("c10d::allreduce_", [[[1024]], []], ["TensorList", ""])
+    events = [
+        reduced, reduced, operator("gloo:all_reduce", [[1024]], ["float"]),
+        operator("c10d::allgather_", [[], [[256]]], ["", "TensorList"]),
+        operator("gloo:all_gather", [[256]], ["long int"]),
+        operator("c10d::send", [[[8]], [], [], []], ["TensorList", "", "Scalar", "Scalar"], ["", "", "0", "7"]),
+        operator("gloo:send", [[8]], ["c10::Half"]),
+        operator("c10d::barrier", [[1]], ["unsigned char"]),
+    ]  # fmt: skip
+    (tmp_path / "1.json").write_text(json.dumps(kineto(1, *events)))
+    found = read_calls([tmp_path / "1.json"], "kineto")
+    assert [(call.op, call.bytes, call.dtype, call.ranks) for call in found.calls] == [
+        *[("all_reduce", 4096, "float32", (0, 1))] * 2, ("all_gather", 4096, "int64", (0, 1)),
+        ("send", 16, "float16", (1, 0)),
+        ("barrier", 0, "uint8", (0, 1)),
+    ]  # fmt: skip
+    assert found.setting is None
+    with pytest.raises(ConfigError, match="rank 0 lacks"):
+        replay(found, ["shm"])
+    for bad, why in (
+        (reduced, "does not say its data type"),
+        (operator("c10d::recv_any_source_", [[[8]]], ["float"]), "peer"),
+    ):
+        (tmp_path / "1.json").write_text(json.dumps(kineto(1, bad)))
+        with pytest.raises(StoreError, match=why):
+            read_calls([tmp_path / "1.json"], "kineto")
 
 
 def test_nodes_of_chakra_as_its_own_tools_write_them_are_read(tmp_path: Path) -> None:

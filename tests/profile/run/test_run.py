@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -12,8 +14,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 from ipcbench.errors import IpcbenchError, TrialError, WorkerCrashed
 from ipcbench.profile.comm.synth import planned
 from ipcbench.profile.model.plan import Plan, find_model
-from ipcbench.profile.records import Profile, Setting
-from ipcbench.profile.run import Logits, Ranks, _concluded, _Made, profile
+from ipcbench.profile.rank import Rank
+from ipcbench.profile.records import Profile, Setting, read_profile, write_profile
+from ipcbench.profile.run import Logits, Ranks, _concluded, _Made, agreement, profile
 from ipcbench.profile.summary import WAIT, summarize
 from ipcbench.registry import status
 from tests.profile.run.faulty import DYING, KEPT_BYTES, LARGE, LAYER, SLOW, SLOW_NS, WRONG
@@ -115,6 +118,27 @@ def test_wrong_logits_do_not_agree(faulty: Ranks, reference: Logits) -> None:
     made = _spoiled(faulty, reference, WRONG)
     assert made.agreement is not None
     assert not made.agreement.holds
+
+
+def test_logits_that_are_no_numbers_do_not_agree_and_can_be_read_again(tmp_path: Path) -> None:
+    found = agreement([[np.array([1, np.nan], np.float32)]], [np.array([1, 2], np.float32)], "float32")
+    write_profile(tmp_path, Profile(SHORT, agreement=found))
+    assert read_profile(tmp_path).agreement == found
+    assert not found.holds
+    assert found.words.startswith("WRONG: some logits are no numbers")
+
+
+def test_decoding_alone_has_no_span_of_the_prompt() -> None:
+    rank = Rank(0)
+    setting = replace(SHORT, phases=("decode",))
+    for question in ({"do": "prepare", "setting": asdict(setting), "imports": []},
+                     {"do": "setup", "addresses": [], "init_method": ""}):  # fmt: skip
+        assert rank.answer(question)["ok"]
+    made = rank.iterate("spans", 0)
+    steps = {step.number: step for step in made.steps}
+    assert [step.phase for step in made.steps] == ["decode"] * SHORT.tokens
+    assert all(steps[span.step].start_ns <= span.start_ns for span in made.spans)
+    rank.answer({"do": "close"})
 
 
 @pytest.mark.parametrize("transport", ["shm", "gloo"])

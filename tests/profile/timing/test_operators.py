@@ -92,6 +92,11 @@ def test_flops_are_those_of_the_shapes(attention: Any) -> None:
     }
 
 
+def test_of_an_embedding_the_rows_that_are_looked_up_are_read() -> None:
+    work = flops.count(replace(EAGER, dtype="float32"), 0, "decode")["embed_tokens", "other"]
+    assert work.bytes == EAGER.batch * (8 + 2 * 4 * 256)
+
+
 def test_ranks_share_the_work() -> None:
     whole, half = (
         flops.count(replace(EAGER, parallel=parallel), 0, "decode")["layers.0.mlp", "down"].flops
