@@ -132,13 +132,18 @@ def report(path: str, full: bool, imports: tuple[str, ...], out: str | None) -> 
 
 
 @command.command("compare", short_help="Compare two profiles, figure by figure.")
-@click.argument("a", metavar="A", shell_complete=a_path("dir"))
-@click.argument("b", metavar="B", shell_complete=a_path("dir"))
+@click.argument("a", metavar="A,…", shell_complete=a_path("dir"))
+@click.argument("b", metavar="B,…", shell_complete=a_path("dir"))
 def compare(a: str, b: str) -> int:
-    """Compare profile B with profile A: wall times, buckets, layers and communication, each ratio with its interval."""
+    """Compare profile B with profile A: wall times, buckets, layers and communication, each ratio with its interval.
+
+    Several runs of one setting are named with commas: A,A2,A3 B,B2,B3. With three or more of each, runs are compared
+    with runs; of single ones, only a difference of more than a factor of 2 is called clear.
+    """
     from ipcbench.profile.compare import compare as compared
     from ipcbench.profile.files.tables import comparison_lines
     from ipcbench.profile.summary import summarize
 
-    print_lines(comparison_lines(compared(summarize(read(a)), summarize(read(b)))))
+    sides = [[summarize(read(path)) for path in paths.split(",")] for paths in (a, b)]
+    print_lines(comparison_lines(compared(*sides)))
     return 0

@@ -59,13 +59,16 @@ def register_rule(name: str, rule: Rule) -> None:
 
 
 def advise(summary: Summary, points: Sequence[SweepPoint] = ()) -> tuple[Advice, ...]:
-    """Return what all rules find, the largest gain first; of one rule, only the phase where it is largest."""
-    best: dict[tuple[str, str], Advice] = {}
+    """Return what all rules find, the largest gain first; of one rule, only where it is largest. With wrong logits,
+    nothing follows.
+    """
+    if summary.profile.agreement and not summary.profile.agreement.holds:
+        return ()
+    best: dict[str, Advice] = {}
     for rule in _RULES.values():
         for found in rule(summary, points):
-            key = (found.rule, found.action)
-            if key not in best or (found.gain_ratio or 0) > (best[key].gain_ratio or 0):
-                best[key] = found
+            if found.rule not in best or (found.gain_ratio or 0) > (best[found.rule].gain_ratio or 0):
+                best[found.rule] = found
     return tuple(sorted(best.values(), key=lambda advice: -(advice.gain_ratio or 0)))
 
 
@@ -75,6 +78,8 @@ def percent(ratio: float) -> str:
 
 
 def _waiting(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
+    if summary.setting.parallel == "split":  # client and server cannot share their work otherwise
+        return
     is_pipeline = "pp" in summary.setting.parallel
     threshold = f"a rank waits at least {percent(WAIT_RATIO)} of a step{'' if is_pipeline else ' more than another'}"
     for phase in summary.by_phase:
@@ -104,7 +109,8 @@ def _transfer(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
 
 def _host(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"host overhead is at least {percent(HOST_RATIO)} of a step"
-    action = "Do more in each operator: a larger batch, fused linear layers (--fused), or a compiled model."
+    fused = "" if summary.setting.is_fused or summary.is_own_model else " fused linear layers (--fused),"
+    action = f"Do more in each operator: a larger batch,{fused} or a compiled model."
     for phase in summary.by_phase:
         most = max(phase, key=_host_ns)
         if (share := _host_ns(most) / most.wall.value) >= HOST_RATIO:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from ipcbench.errors import ConfigError
 from ipcbench.profile.records import Phase
-from ipcbench.profile.summary import Figure, Part, Summary
+from ipcbench.profile.summary import Figure, Part, Summary, figure_of
 from ipcbench.stats.decisions import Verdict, verdict
-from ipcbench.stats.estimates import Interval, ratio
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval, ratio
 
+LARGE_RATIO = 2.0
+"""Of single runs, no difference below this is claimed: nothing tells by how much a run differs from the next."""
 ONE_RUN = (
-    "Each profile is one run: its intervals do not show by how much another run of the same would differ. Repeat both "
-    "before you rely on a few percent."
+    f"Below a factor of {LARGE_RATIO:g}, single runs cannot tell a difference from the drift between runs. Repeat each "
+    f"{MIN_CLAIM_ROUNDS} times or more, and compare A,A2,A3 with B,B2,B3."
 )
 
 
@@ -25,6 +28,7 @@ class Row:
         name: a bucket, the path of a layer, or `latency`.
         ratio: b / a with its 95 % interval (all rows hold together); None for too few repetitions.
         verdict: of b against a.
+        is_claim: whether that would hold for other runs of the same.
     """
 
     phase: Phase
@@ -34,6 +38,7 @@ class Row:
     b: Figure
     ratio: Interval | None = None
     verdict: Verdict = "no clear difference"
+    is_claim: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +54,19 @@ class Comparison:
     remarks: tuple[str, ...]
 
 
-def compare(a: Summary, b: Summary) -> Comparison:
-    """Return how b differs from a, of what both have: phases, and the parts and layers of ranks of one number."""
-    rows = list(_rows(a, b))
+def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
+    """Return how runs differ from others, of what all have: phases, and the parts and layers of ranks of one number.
+
+    With three runs or more of each, a figure's rounds are its medians in each run; else the repetitions in the first.
+
+    Raises:
+        ConfigError: one has no times, such as a plan.
+    """
+    if not all(each.totals for each in (*first, *second)):
+        raise ConfigError("profile", "a plan or imported calls", "one of a run: others have no times to compare")
+    a, b = first[0], second[0]
+    is_one = min(len(first), len(second)) < MIN_CLAIM_ROUNDS
+    rows = list(_rows(a, b)) if is_one else list(_repeated([*first], [*second]))
     settings = [asdict(each.setting) | dict(each.profile.versions) for each in (a, b)]
     names = dict.fromkeys([*settings[0], *settings[1]])
     differences = tuple(
@@ -59,13 +74,24 @@ def compare(a: Summary, b: Summary) -> Comparison:
         for name in names
         if settings[0].get(name) != settings[1].get(name)
     )
-    remarks = [ONE_RUN]
+    remarks = [ONE_RUN] if is_one else []
     if differences:
         words = "; ".join(f"{name}: {x}, {y}" for name, x, y in differences)
         remarks.insert(0, f"They differ in more than time ({words}), which may be the reason of any difference.")
     if a.profile.ranks != b.profile.ranks:
         remarks.append("They have different ranks: parts and layers of one rank hold different shares of the model.")
-    return Comparison(tuple(_judged(row, len(rows)) for row in rows), differences, tuple(remarks))
+    return Comparison(tuple(_judged(row, len(rows), is_one) for row in rows), differences, tuple(remarks))
+
+
+def _repeated(first: Sequence[Summary], second: Sequence[Summary]) -> Iterator[Row]:
+    """Yield the rows of all runs together."""
+    a, b = (
+        [{(row.phase, row.rank, row.name): row.a.value for row in _rows(each, each)} for each in side]
+        for side in (first, second)
+    )
+    for key in a[0]:
+        if all(key in run for run in (*a, *b)):
+            yield Row(*key, figure_of([run[key] for run in a]), figure_of([run[key] for run in b]))
 
 
 def _rows(a: Summary, b: Summary) -> Iterator[Row]:
@@ -85,10 +111,12 @@ def _both(a: tuple[Part, ...], b: tuple[Part, ...]) -> Iterator[tuple[Part, Part
     return ((part, others[part.name]) for part in a if part.name in others)
 
 
-def _judged(row: Row, among: int) -> Row:
+def _judged(row: Row, among: int, is_one: bool) -> Row:
     """Return a row with its verdict; repetitions of one number in two runs have nothing to do with each other."""
     found = row.a.estimate, row.b.estimate
     if found[0] is None or found[1] is None:
         return row
     a, b = replace(found[0], rounds={}), replace(found[1], rounds={})
-    return replace(row, ratio=ratio(b, a, among=among), verdict=verdict(b, a, among=among))
+    times, said = ratio(b, a, among=among), verdict(b, a, among=among)
+    is_large = times.low > LARGE_RATIO or times.high < 1 / LARGE_RATIO
+    return replace(row, ratio=times, verdict=said, is_claim=said == "no clear difference" or is_large or not is_one)

@@ -179,11 +179,10 @@ class Agreement:
     @property
     def words(self) -> str:
         """Return how they compare, without a full stop."""
-        words = "some logits are no numbers"
-        if self.relative_error is not None:
-            words = f"logits differ from those of one process by {self.relative_error:.1e} of the largest"
-            words += f" (limit {self.limit:.0e})"
-        return words.capitalize() if self.holds else f"WRONG: {words}; believe no figure of this run"
+        if self.relative_error is None:
+            return "WRONG: some logits are no numbers; believe no figure of this run"
+        words = f"differ from those of one process by {self.relative_error:.1e} of the largest (limit {self.limit:.0e})"
+        return f"Logits {words}" if self.holds else f"WRONG: logits {words}; believe no figure of this run"
 
 
 @dataclass(frozen=True, slots=True)

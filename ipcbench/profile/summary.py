@@ -60,6 +60,14 @@ class Figure:
         return a is not None and b is not None and verdict(a, b, among=among) == "slower"
 
 
+def figure_of(rounds: Sequence[float]) -> Figure:
+    """Return the median of rounds, with its interval if there are enough."""
+    value = float(np.median(rounds))
+    enough = value > 0 and len(rounds) >= MIN_CLAIM_ROUNDS
+    found = median_estimate(rounds, np.random.default_rng(0)) if enough else None
+    return Figure(value, tuple(rounds), found.interval() if found else None)
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """A bucket, or a layer (by its path), of a step."""
@@ -156,6 +164,11 @@ class Summary:
     def setting(self) -> Setting:
         """Return what was asked for; of imported calls, which have no steps, only defaults."""
         return self.profile.setting or Setting(model="")
+
+    @property
+    def is_own_model(self) -> bool:
+        """Return whether it is of a function of the user's, which is called with its own inputs."""
+        return ":" in self.setting.model
 
     @property
     def by_phase(self) -> list[list[PhaseSummary]]:
@@ -287,11 +300,7 @@ class _Reader:
         groups: dict[int, list[float]] = defaultdict(list)
         for value, step in zip(values.tolist(), steps, strict=True):
             groups[self.repetitions[step.number]].append(value)
-        rounds = [float(np.median(group)) for group in groups.values()]
-        value = float(np.median(rounds))
-        enough = value > 0 and len(rounds) >= MIN_CLAIM_ROUNDS
-        found = median_estimate(rounds, np.random.default_rng(0)) if enough else None
-        return Figure(value, tuple(rounds), found.interval() if found else None)
+        return figure_of([float(np.median(group)) for group in groups.values()])
 
     def total(self, phase: Phase) -> PhaseTotal:
         """Return a phase over all ranks."""

@@ -6,7 +6,8 @@ waiting. A call that ended earlier, such as a send that a buffer took, waited fo
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -37,8 +38,8 @@ class OpTotal:
         bytes: of each; see `Call.bytes`.
         count: operations, each of several calls.
         wait_ns: sum over the operations of the mean wait of their ranks; None if it is not known of all, as of a plan.
-        transfer_ns: sum over the operations, from the last rank's enter to the last one's exit.
-        algorithm_bytes_per_s: bytes by the median transfer.
+        operation_ns: sum over the operations, from the last rank's enter to the last one's exit.
+        algorithm_bytes_per_s: bytes by the median of these times.
         bus_bytes_per_s: times what crosses a link, see `BUS_FACTORS`: comparable with the speed of the hardware.
     """
 
@@ -47,7 +48,7 @@ class OpTotal:
     ranks_count: int
     count: int
     wait_ns: float | None
-    transfer_ns: float | None
+    operation_ns: float | None
     algorithm_bytes_per_s: float | None
     bus_bytes_per_s: float | None
 
@@ -59,6 +60,8 @@ class Straggler:
     Attributes:
         path: of the module, as the late rank named it.
         count: how often it was the last.
+        of_count: of how many operations there.
+        ranks_count: of each.
         late_ns: sum of how much later than all others.
     """
 
@@ -66,6 +69,14 @@ class Straggler:
     path: str
     count: int
     late_ns: float
+    of_count: int
+    ranks_count: int
+
+    @property
+    def is_often(self) -> bool:
+        """Return whether it was the last more often than chance would have it, by three standard deviations."""
+        expected = self.of_count / self.ranks_count
+        return self.count > expected + 3 * math.sqrt(expected * (1 - 1 / self.ranks_count))
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,12 +184,17 @@ def _total(op: str, size_bytes: int, ranks_count: int, operations: Sequence[Sequ
 
 def _stragglers(calls: Sequence[Call]) -> list[Straggler]:
     """Return who entered collective operations last; of a pipeline's stages, one always does."""
-    late: dict[tuple[int, str], list[int]] = defaultdict(list)
+    late: dict[tuple[int, str, int], list[int]] = defaultdict(list)
+    counts: Counter[tuple[str, int]] = Counter()
     for members in _operations(call for call in calls if call.op not in {"send", "recv"}):
         if len(members) > 1 and all(call.wait_ns is not None for call in members):
             *_, before, last = sorted(members, key=_enter)
-            late[last.rank, last.path].append(_enter(last) - _enter(before))
-    found = [Straggler(rank, path, len(each), float(sum(each))) for (rank, path), each in late.items()]
+            late[last.rank, last.path, len(members)].append(_enter(last) - _enter(before))
+            counts[last.path, len(members)] += 1
+    found = [
+        Straggler(rank, path, len(each), float(sum(each)), counts[path, size], size)
+        for (rank, path, size), each in late.items()
+    ]
     return sorted(found, key=lambda each: -each.late_ns)
 
 

@@ -1,6 +1,6 @@
 """CSV, JSON and README.md of a profile, under the names and with the keys of an earlier system, beside our own.
 
-Its keys hold seconds, percent, and GB/s (`avg_bandwidth_gbps`, of the whole call); ours end in their unit.
+Its keys hold seconds, percent, and GB/s (`avg_bandwidth_gbps`: all bytes by all transfer); ours end in their unit.
 """
 
 from __future__ import annotations
@@ -140,13 +140,13 @@ def communication(summary: Summary) -> dict[str, Any]:
 
 def _operation(calls: Sequence[Call]) -> dict[str, Any]:
     timed = [(call, ns) for call in calls if (ns := call.took_ns)]
-    rates = [call.bytes / ns for call, ns in timed]
     waits = [call.wait_ns for call in calls if call.wait_ns is not None]
-    transfer = [ns - call.wait_ns for call, ns in timed if call.wait_ns is not None]
+    divided = [(call.bytes, ns - call.wait_ns) for call, ns in timed if call.wait_ns is not None]
+    size_bytes, transfer_ns = (sum(column) for column in zip(*divided, strict=True)) if divided else (0, 0)
     return {
         "count": len(calls), "total_data": sum(call.bytes for call in calls), **_times_s([ns for _, ns in timed]),
-        "avg_bandwidth_gbps": fmean(rates) if rates else None, "max_bandwidth_gbps": max(rates, default=None),
-        "wait_ns": sum(waits) if waits else None, "transfer_ns": sum(transfer) if transfer else None,
+        "avg_bandwidth_gbps": size_bytes / transfer_ns if transfer_ns else None,
+        "wait_ns": sum(waits) if waits else None, "transfer_ns": transfer_ns if divided else None,
     }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 
+from ipcbench.profile.files.tables import memory_by_leaf
 from ipcbench.profile.records import SweepPoint
 from ipcbench.profile.summary import BUCKETS, COMMUNICATION, HOST, OTHER, PhaseSummary, Summary
 from ipcbench.render.palette import PARTS_START, series_style
@@ -181,12 +182,10 @@ def _stacked(axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[floa
 
 
 def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
-    from matplotlib.ticker import MaxNLocator
-
     ranks = summary.profile.memory
     if not ranks:
         return None
-    figure, panels = new_figure("Memory of each rank, and of each module", 2)
+    figure, panels = new_figure("Memory of each rank, and of each module", 2, 5.2)
     known = {
         "parameters": [each.parameters_bytes for each in ranks],
         "KV cache": [each.kv_cache_bytes or 0 for each in ranks],
@@ -196,15 +195,15 @@ def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
     _stacked(panels[0], [f"rank {each.rank}" for each in ranks], known | {"rest of the peak RSS": rest}, 1e6)
     panels[0].set_ylabel("MB", color=MUTED)
     panels[0].legend(loc="upper left", bbox_to_anchor=(0.0, -0.08), ncols=2, frameon=False, fontsize=9)
-    for each in ranks:
-        values = [size / 1e6 for size in each.layers.values()]
-        dash = "--" if each.rank % 2 else "-"
-        panels[1].plot(range(len(values)), values, dash, marker="o", markersize=4, label=f"rank {each.rank}")
-    panels[1].set_xlabel("module, in the order of the model", color=MUTED)
-    panels[1].set_ylabel("MB, while it ran", color=MUTED)
-    panels[1].set_ylim(bottom=0)
-    panels[1].xaxis.set_major_locator(MaxNLocator(integer=True))
-    panels[1].legend(frameon=False, fontsize=9)
+    leaves = sorted(memory_by_leaf(summary).items(), key=lambda item: max(size or 0 for size in item[1]))[-_MOST_BARS:]
+    for place, each in enumerate(ranks):
+        known_mb = [(row, size / 1e6) for row, (_, sizes) in enumerate(leaves) if (size := sizes[place]) is not None]
+        rows = [row + 0.6 * (place + 0.5) / len(ranks) - 0.3 for row, _ in known_mb]
+        height, color = 0.6 / len(ranks), series_style(place).light
+        panels[1].barh(rows, [size for _, size in known_mb], height, label=f"rank {each.rank}", color=color)
+    panels[1].set_yticks(range(len(leaves)), [shortened(path, 26) for path, _ in leaves])
+    panels[1].set_xlabel("MB while it ran, modules without others in them", color=MUTED)
+    panels[1].legend(frameon=False, fontsize=9, loc="lower right")
     return figure
 
 

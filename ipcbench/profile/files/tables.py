@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipcbench.profile.advice import Advice, percent
 from ipcbench.profile.compare import Comparison
 from ipcbench.profile.records import Phase, Unavailable
-from ipcbench.profile.summary import BUCKETS, COMMUNICATION, WAIT, Figure, OperatorTime, PhaseSummary, Summary
+from ipcbench.profile.summary import BUCKETS, TRANSFER, UNDIVIDED, WAIT, Figure, OperatorTime, PhaseSummary, Summary
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, paragraphs
 from ipcbench.stats.estimates import Interval
@@ -21,15 +21,15 @@ _MOST_RANKS = 2
 _MOST_ADVICE = 3
 _SCREEN_LINES = 30
 _UNITS_NS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}
-_STEP = {"prefill": "the prompt", "decode": "a token"}
+_MOST_RATIO = 0.5
+"""A part is most of a step above it."""
 
 
 def verdict(summary: Summary, advice: Sequence[Advice]) -> str:
     """Return what a profile says first: how long steps take, where most of it goes, and what could save most."""
-    names: dict[Phase, str] = {
-        "decode": "A decoded token",
-        "prefill": f"the prompt of {summary.setting.seq} tokens",
-    }
+    names: dict[Phase, str] = {"decode": "a decoded token", "prefill": f"the prompt of {summary.setting.seq} tokens"}
+    if summary.is_own_model:
+        names["prefill"] = "a call of the model"
     times = [
         f"{name} takes {figure_words(found)}" for phase, name in names.items() if (found := summary.latency(phase))
     ]
@@ -37,13 +37,15 @@ def verdict(summary: Summary, advice: Sequence[Advice]) -> str:
         count = len(summary.profile.calls)
         return f"A plan of {count:,} calls without times." if summary.profile.is_planned else f"{count:,} calls."
     said = f"{times[0][0].upper()}{', '.join(times)[1:]}."
-    last = summary.totals[-1].phase
-    ranks = [each for each in summary.phases if each.phase == last]
-    if ranks:
-        each = max(ranks, key=lambda each: each.wall.value - each.ns(*COMMUNICATION))
-        most = max(each.buckets, key=lambda part: part.ns)
+    agreement = summary.profile.agreement
+    if agreement and not agreement.holds:
+        return f"{agreement.words}. {said}"
+    if ranks := next(reversed(summary.by_phase), []):
+        parts = [(each, part) for each in ranks for part in each.buckets]
+        each, most = max(parts, key=lambda pair: pair[1].share_ratio)
         where = f" at rank {each.rank}" if len(ranks) > 1 else ""
-        said += f" Most of {_STEP[last]} is {most.name}{where}: {percent(most.share_ratio)}."
+        much = "Most" if most.share_ratio > _MOST_RATIO else "The largest part"
+        said += f" {much} of {names[each.phase]} is {most.name}{where}: {percent(most.share_ratio)}."
         waiting = max(ranks, key=lambda each: each.share(WAIT))
         if most.name != WAIT and waiting.share(WAIT) >= most.share_ratio / 2:
             said += f" Rank {waiting.rank} waits {percent(waiting.share(WAIT))} of the time."
@@ -64,14 +66,29 @@ def interval_words(interval: Interval | None, divisor: float = 1.0) -> str:
 
 
 def sentences(summary: Summary) -> Iterator[str]:
-    """Yield what the tables do not say: agreement, own cost, coverage, slow layers, speed."""
+    """Yield what the tables do not say, what matters most first: agreement, bubble, stragglers, slow layers, speed, own
+    cost, coverage.
+    """
     profile = summary.profile
-    if profile.agreement:
-        said = (
-            "The largest difference of the logits from those of one process is {0.relative_error:.1e} of the largest "
+    if profile.agreement and profile.agreement.holds:  # else the verdict says so
+        yield f"{profile.agreement.words}."
+    for total in summary.totals:
+        if total.bubble:
+            measured, formula = percent(total.bubble.measured_ratio), percent(total.bubble.formula_ratio)
+            yield f"The pipeline's bubble in {total.phase} is {measured}; {formula} by (p − 1) / (m + p − 1)."
+        often = [each for each in total.totals.stragglers if each.is_often] if total.totals else []
+        for late in often[:1]:
+            mean, where = format_duration_ns(late.late_ns / late.count), printable(late.path) or "unknown modules"
+            times = f"{late.count:,} of {late.of_count:,} times"
+            yield f"In {total.phase}, rank {late.rank} entered last {times} in {where}, by {mean} each."
+    for each in summary.slow_layers[:2]:
+        yield (
+            f"{each.path} takes {format_duration_ns(each.ns)} at rank {each.rank} in {each.phase}, "
+            f"{format_duration_ns(each.others_ns)} at the others."
         )
-        said += "of them (limit {0.limit:.0e})."
-        yield ("" if profile.agreement.holds else "WRONG: ") + said.format(profile.agreement)
+    yield from (printable(remark) for remark in profile.remarks)
+    if summary.tokens_per_s is not None:
+        yield f"{number(summary.tokens_per_s)} tokens/s are decoded, of all sequences of the batch."
     for total in summary.totals:
         cost = total.overhead.ratio
         if cost is None:
@@ -83,22 +100,6 @@ def sentences(summary: Summary) -> Iterator[str]:
     if summary.phases:
         least = min(summary.phases, key=lambda each: each.coverage_ratio)
         yield f"Forward and communication cover at least {100 * least.coverage_ratio:.1f} % of the steps."
-    if summary.tokens_per_s is not None:
-        yield f"{number(summary.tokens_per_s)} tokens/s are decoded, of all sequences of the batch."
-    for total in summary.totals:
-        if total.bubble:
-            measured, formula = percent(total.bubble.measured_ratio), percent(total.bubble.formula_ratio)
-            yield f"The pipeline's bubble in {total.phase} is {measured}; {formula} by (p − 1) / (m + p − 1)."
-        for late in total.totals.stragglers[:1] if total.totals else ():
-            mean = format_duration_ns(late.late_ns / late.count)
-            where = printable(late.path) or "unknown modules"
-            yield f"In {total.phase}, rank {late.rank} entered last {late.count:,} times in {where}, by {mean} each."
-    for each in summary.slow_layers[:2]:
-        yield (
-            f"{each.path} takes {format_duration_ns(each.ns)} at rank {each.rank} in {each.phase}, "
-            f"{format_duration_ns(each.others_ns)} at the others."
-        )
-    yield from (printable(remark) for remark in profile.remarks)
 
 
 def bucket_table(summary: Summary, most_ranks: int = 1000) -> Table:
@@ -110,9 +111,13 @@ def bucket_table(summary: Summary, most_ranks: int = 1000) -> Table:
     heads = _heads(summary, shown)
     rows = [("whole step", *(_cell(each.wall.value, 1.0) for each in shown))]
     for name in BUCKETS:
-        cells = [_cell(each.ns(name), each.share(name)) if each.ns(name) else NOT_MEASURED for each in shown]
-        if set(cells) - {NOT_MEASURED}:
-            rows.append((name, *cells))
+        if any(each.ns(name) for each in shown):
+            hidden = {WAIT, TRANSFER} if name != UNDIVIDED else set()
+            rows.append((
+                name,
+                *(NOT_MEASURED if name in hidden and each.ns(UNDIVIDED) else _cell(each.ns(name), each.share(name))
+                  for each in shown),
+            ))  # fmt: skip
     return Table("Where a step goes, ms (share of the step)", make_columns(["part", *heads]), tuple(rows))
 
 
@@ -178,11 +183,11 @@ def call_table(summary: Summary) -> Table:
     rows = []
     for total in summary.totals:
         for each in total.totals.ops if total.totals else ():
-            times = [number(each.wait_ns, 1e3 * each.count), number(each.transfer_ns, 1e3 * each.count)]
+            times = [number(each.wait_ns, 1e3 * each.count), number(each.operation_ns, 1e3 * each.count)]
             rates = [number(each.algorithm_bytes_per_s, 1e9), number(each.bus_bytes_per_s, 1e9)]
             size = format_bytes(each.bytes)
             rows.append((each.op, total.phase, size, str(each.ranks_count), f"{each.count:,}", *times, *rates))
-    heads = ["operation", "phase", "size", "ranks", "calls", "wait, µs", "transfer, µs", "GB/s", "bus GB/s"]
+    heads = ["operation", "phase", "size", "ranks", "calls", "wait, µs", "last in to last out, µs", "GB/s", "bus GB/s"]
     return Table("Communication calls, mean of each", make_columns(heads, left=(0, 1)), tuple(rows))
 
 
@@ -200,11 +205,29 @@ def memory_table(summary: Summary) -> Table:
     return Table("Memory, MB", make_columns(heads), tuple(rows))
 
 
+def module_table(summary: Summary) -> Table:
+    """Return by how much the memory of each rank grows in each module that has no other within it."""
+    ranks = summary.profile.memory
+    rows = [
+        (printable(path), *(number(value, 1e6) for value in values)) for path, values in memory_by_leaf(summary).items()
+    ]
+    heads = ["module", *(f"rank {each.rank}" for each in ranks)]
+    return Table("Memory while a module runs, MB", make_columns(heads), tuple(rows))
+
+
+def memory_by_leaf(summary: Summary) -> dict[str, list[int | None]]:
+    """Return path → bytes at each rank, of modules that have no other within them."""
+    ranks = summary.profile.memory
+    paths = dict.fromkeys(path for each in ranks for path in each.layers)
+    around = {path[:place] for path in paths for place, sign in enumerate(path) if sign == "."}
+    return {path: [each.layers.get(path) for each in ranks] for path in paths if path not in around}
+
+
 def tables_of(summary: Summary) -> dict[str, Table]:
     """Return name → table, of all tables of a profile; one without rows is of what it does not have."""
     return {
         "parts": bucket_table(summary), "layers": layer_table(summary), "operators": operator_table(summary),
-        "calls": call_table(summary), "memory": memory_table(summary),
+        "calls": call_table(summary), "memory": memory_table(summary), "modules": module_table(summary),
     }  # fmt: skip
 
 
@@ -231,11 +254,14 @@ def comparison_lines(comparison: Comparison, most_rows: int = 30) -> list[str]:
     for row in rows[:most_rows]:
         name = f"{row.phase}{'' if row.rank is None else f' {row.rank}'}: {printable(row.name)}"
         ratio = NOT_MEASURED if row.ratio is None else number(row.ratio.estimate) + interval_words(row.ratio)
-        shown.append((name, number(row.a.value, 1e6), number(row.b.value, 1e6), ratio, row.verdict))
+        said = row.verdict if row.is_claim else f"{row.verdict} in these runs"
+        shown.append((name, number(row.a.value, 1e6), number(row.b.value, 1e6), ratio, said))
     heads = ["figure", "a, ms", "b, ms", "b / a", "b is"]
     table = Table("b against a", make_columns(heads, left=(0, 4)), tuple(shown))
-    different = sum(row.verdict != "no clear difference" for row in rows)
-    said = f"{different} of {len(rows)} figures differ clearly."
+    different = [row.is_claim for row in rows if row.verdict != "no clear difference"]
+    said = f"{sum(different)} of {len(rows)} figures differ clearly."
+    if within := len(different) - sum(different):
+        said += f" {within} more differ within these runs, which may be how one run differs from the next."
     rest = [f"{len(rows) - most_rows} more rows are not shown."] if len(rows) > most_rows else []
     return [*paragraphs([said], WIDTH), "", *aligned(table), *rest, *paragraphs(comparison.remarks, WIDTH)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ipcbench.profile.comm.waits import bubble, matched, totals
+from ipcbench.profile.comm.waits import Straggler, bubble, matched, totals
 from ipcbench.profile.records import Call, Step
 
 
@@ -18,11 +18,13 @@ def test_the_first_waits_until_the_last_has_entered() -> None:
     calls = matched([_call(0, 0, "all_reduce", 100, 400), _call(1, 0, "all_reduce", 300, 420)])
     assert [call.wait_ns for call in calls] == [200, 0]
     (total,) = totals(calls).ops
-    assert (total.count, total.wait_ns, total.transfer_ns) == (1, 100.0, 120.0)
+    assert (total.count, total.wait_ns, total.operation_ns) == (1, 100.0, 120.0)
     assert total.algorithm_bytes_per_s == pytest.approx(4000 / 120e-9)
     assert total.bus_bytes_per_s == pytest.approx(4000 / 120e-9)  # 2(n − 1) / n is 1 for two ranks
     (late,) = totals(calls).stragglers
-    assert (late.rank, late.path, late.count, late.late_ns) == (1, "layers.0", 1, 200.0)
+    assert (late.rank, late.path, late.count, late.of_count, late.late_ns) == (1, "layers.0", 1, 1, 200.0)
+    assert not late.is_often
+    assert Straggler(1, "layers.0", 10, 1.0, 10, 2).is_often
 
 
 def test_bus_bandwidth_counts_as_nccl_does() -> None:
@@ -52,7 +54,7 @@ def test_nothing_is_divided_by_doubtful_clocks_or_without_times() -> None:
     assert [call.wait_ns for call in matched(calls, clock_error_ns=13)] == [None, None]
     assert [call.wait_ns for call in matched(calls, clock_error_ns=12)] == [200, 0]
     planned = totals(matched([_call(rank, 0, "all_reduce", None, None) for rank in (0, 1)]))
-    assert (planned.ops[0].count, planned.ops[0].transfer_ns, planned.stragglers) == (1, None, ())
+    assert (planned.ops[0].count, planned.ops[0].operation_ns, planned.stragglers) == (1, None, ())
 
 
 def test_the_bubble_stands_beside_the_formula() -> None:

@@ -11,7 +11,7 @@ from ipcbench.errors import ConfigError
 from ipcbench.profile.advice import Advice, advise, register_rule
 from ipcbench.profile.compare import compare
 from ipcbench.profile.files.tables import comparison_lines, screen, verdict
-from ipcbench.profile.records import Profile, Setting, SweepPoint
+from ipcbench.profile.records import Agreement, Profile, Setting, SweepPoint
 from ipcbench.profile.summary import HOST, TRANSFER, UNDIVIDED, WAIT, PhaseSummary, Summary, summarize
 from ipcbench.stats.estimates import Interval
 from tests.profile.built import HOST_NS, LAYER_NS, TRANSFER_NS, built, without_times
@@ -140,7 +140,7 @@ def test_after_too_few_repetitions_nothing_is_claimed() -> None:
     assert all(each.wall.interval is None for each in summary.phases)
     assert all(total.overhead.ratio is None for total in summary.totals)
     assert "slowest layer" not in {advice.rule for advice in advise(summary)}
-    comparison = compare(summary, summarize(built(repetitions=2, seed=4)))
+    comparison = compare([summary], [summarize(built(repetitions=2, seed=4))])
     assert all(row.ratio is None and row.verdict == "no clear difference" for row in comparison.rows)
 
 
@@ -165,17 +165,70 @@ def test_a_plan_and_calls_alone_say_how_many_calls_there_are() -> None:
 
 def test_a_comparison_finds_what_differs_and_only_that() -> None:
     a, b = summarize(built()), summarize(built(slow=(1, 2, 5 * MS), seed=2))
-    comparison = compare(a, b)
+    comparison = compare([a], [b])
     found = {(row.rank, row.name) for row in comparison.rows if row.verdict != "no clear difference"}
     assert found == {(None, "latency"), (0, WAIT), (1, "mlp"), (1, "layers.2")}
     assert comparison.differences == ()
-    again = compare(a, summarize(built(seed=3)))
+    again = compare([a], [summarize(built(seed=3))])
     assert [row.name for row in again.rows if row.verdict != "no clear difference"] == []
+
+
+def test_single_runs_tell_no_difference_below_a_factor_of_two_and_several_do() -> None:
+    def runs(transfer_ns: int, first: int) -> list[Summary]:
+        return [summarize(built(transfer_ns=transfer_ns, seed=first + place)) for place in range(3)]
+
+    a, b = runs(TRANSFER_NS, 1), runs(TRANSFER_NS * 3, 4)
+    single = compare(a[:1], b[:1])
+    claims = {(row.name, row.phase): row.is_claim for row in single.rows if row.verdict == "slower"}
+    assert claims["latency", "decode"] is False
+    assert claims[TRANSFER, "decode"] is True
+    lines = " ".join(comparison_lines(single))
+    assert "slower in these runs" in lines
+    assert "compare A,A2,A3 with B,B2,B3" in " ".join(lines.split())
+    several = compare(a, b)
+    assert {row.name for row in several.rows if row.verdict == "slower"} == {"latency", TRANSFER}
+    assert all(row.is_claim for row in several.rows)
+    assert several.remarks == ()
+    with pytest.raises(ConfigError, match="no times to compare"):
+        compare(a, [summarize(without_times(built()))])
+
+
+def test_wrong_logits_are_said_first_and_nothing_is_advised() -> None:
+    for error, words in ((0.5, "WRONG: logits differ"), (None, "WRONG: some logits are no numbers")):
+        summary = summarize(replace(built(slow=(1, 2, 5 * MS)), agreement=Agreement(error)))
+        assert screen(summary, advise(summary))[0].startswith(words)
+        assert "believe no figure of this run" in verdict(summary, advise(summary))
+        assert advise(summary) == ()
+
+
+def test_the_largest_part_is_most_only_above_a_half() -> None:
+    assert "The largest part of a decoded token is mlp at rank" in verdict(summarize(built()), ())
+    assert "Most of a decoded token is mlp at rank 1" in verdict(summarize(built(slow=(1, 2, 50 * MS))), ())
+    own = summarize(replace(built(ranks=1), setting=Setting(model="own:model")))
+    assert "a call of the model takes" in verdict(own, ())
+    assert "--fused" not in " ".join(each.action for each in advise(own))
+
+
+def test_client_and_server_are_not_compared() -> None:
+    made = built(slow=(1, 2, 5 * MS))
+    summary = summarize(replace(made, setting=Setting(model="qwen3-tiny", parallel="split", transport="shm")))
+    assert summary.slow_layers == ()
+    assert "waiting" not in {each.rule for each in advise(summary)}
+
+
+def test_what_matters_comes_before_the_own_cost_on_a_screen() -> None:
+    summary = summarize(built(slow=(1, 2, 5 * MS), repetitions=12))
+    lines = screen(summary, advise(summary))
+    late, layer, cost = (
+        next(place for place, line in enumerate(lines) if words in line)
+        for words in ("entered last 72 of 72 times in layers.2.mlp", "layers.2 takes", "Own cost")
+    )
+    assert max(late, layer) < cost
 
 
 def test_a_comparison_says_which_settings_differ() -> None:
     a, b = summarize(built()), summarize(built(ranks=1))
-    comparison = compare(a, b)
+    comparison = compare([a], [b])
     assert ("parallel", "tp2", "none") in comparison.differences
     assert "parallel: tp2, none" in comparison.remarks[0]
     lines = comparison_lines(comparison)
