@@ -173,7 +173,8 @@ def _chakra(data: Any) -> Iterator[_Call]:
             named = next((op for op, place in _OPS.items() if place == number), f"comm_type {number}")
             yield {
                 "op": {5: "send", 6: "recv"}.get(kind, named), "ends": (said.get("comm_src"), said.get("comm_dst")),
-                "ranks": json.loads(said.get("pg_ranks", "[]")), "bytes": int(said["comm_size"]),
+                "ranks": json.loads(said.get("pg_ranks", "[]")),
+                "bytes": 0 if named == "barrier" else int(said["comm_size"]),
                 "dtype": said.get("dtype", ""), "path": said.get("path", ""), "step": int(said.get("step", 0)),
                 "enter_ns": start_ns, "exit_ns": _sum(start_ns, took_ns), "gap_ns": gap_ns,
             }  # fmt: skip
