@@ -179,11 +179,14 @@ def figures_of(folder: Path) -> dict[str, Any]:
             "ranks": {},
         }
         for each in (each for each in made.phases if each.phase == total.phase):
-            kernels = sum(each.exclusive_ns for each in profile.operators if each.phase == total.phase)
+            found_here = [each for each in profile.operators if each.phase == total.phase]
+            kernels = sum(each.exclusive_ns for each in found_here)
+            embedding = sum(each.exclusive_ns for each in found_here if each.path == "embed_tokens")
             row["ranks"][str(each.rank)] = {
                 "wall_ns": each.wall.value,
                 "coverage_ratio": each.coverage_ratio,
                 "kernels_ns": kernels or None,
+                "embedding_kernels_ns": embedding or None,
                 **{f"{part.name.replace(' ', '_')}_ns": part.ns for part in each.buckets},
             }
     found["memory"] = [{name: getattr(each, name) for name in each.__struct_fields__ if name != "layers"}

@@ -29,6 +29,13 @@ def test_a_profile_says_on_which_gpu_it_was_made(profile: Profile) -> None:
     assert facts["torch"].startswith(torch)
 
 
+def test_the_summary_has_the_figures_of_the_profiles() -> None:
+    parts = json.loads((FOLDER / "summary.json").read_text())["parts"]
+    for name in reference.KEPT:
+        assert parts[name]["run"] == 2
+        assert parts[name]["figures"] == json.loads(json.dumps(reference.figures_of(FOLDER / name)))
+
+
 def test_its_parts_add_up_to_the_wall(profile: Profile) -> None:
     summary = summarize(profile)
     assert len(summary.phases) == 2 * len(profile.ranks)
