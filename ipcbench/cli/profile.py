@@ -10,10 +10,11 @@ import click
 
 from ipcbench.cli import EXIT_FAILED
 from ipcbench.cli.options import Choice, Group, a_path, progress_options
-from ipcbench.cli.output import RESULTS_ROOT, tell, text_width
+from ipcbench.cli.output import tell, text_width
 from ipcbench.cli.profile_options import (
     import_all,
     model_options,
+    out_folder,
     print_lines,
     read,
     sayer,
@@ -69,11 +70,11 @@ def run(**given: Any) -> int:
     """
     from ipcbench.profile.run import profile
 
+    folder = out_folder(given["out"], time.strftime("profile-%Y%m%d-%H%M%S"))
     import_all(given["imports"])
     made = profile(setting_of(given), imports=given["imports"], say=sayer(given))
     if made is None:
         return 0
-    folder = Path(given["out"] or RESULTS_ROOT / time.strftime("profile-%Y%m%d-%H%M%S"))
     return _show(made, folder, quiet=given["quiet"])
 
 
@@ -128,7 +129,7 @@ def report(path: str, full: bool, imports: tuple[str, ...], out: str | None) -> 
     import_all(imports)
     made = read(path)
     where = Path(path)
-    return _show(made, Path(out) if out else where if where.is_dir() else where.parent, full=full)
+    return _show(made, out_folder(out, "") if out else where if where.is_dir() else where.parent, full=full)
 
 
 @command.command("compare", short_help="Compare two profiles, figure by figure.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -12,8 +13,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from ipcbench.cli.options import Choice, FunctionOrCommand
-from ipcbench.cli.output import tell
-from ipcbench.errors import ConfigError
+from ipcbench.cli.output import RESULTS_ROOT, tell
+from ipcbench.errors import ConfigError, StoreError
+from ipcbench.util.files import as_store_errors
 
 if TYPE_CHECKING:
     from ipcbench.profile.records import Profile, Setting
@@ -133,3 +135,33 @@ def read(path: str) -> Profile:
     from ipcbench.profile.records import read_profile
 
     return read_profile(Path(path))
+
+
+def out_folder(out: str | None, name: str, own: Sequence[str] = ("profile.json",)) -> Path:
+    """Return the folder for the files, after a look whether they can be written there; it is not made.
+
+    Args:
+        out: which was asked for; None for a new one in the results.
+        name: of the new one.
+        own: patterns of files that show a folder to be ours, whose files may be replaced.
+
+    Raises:
+        StoreError: it has files but none of these, or cannot be made or written.
+    """
+    folder = Path(out or RESULTS_ROOT / name)
+    if os.environ.get("RANK", "0") != "0":  # torchrun's first rank writes
+        return folder
+    with as_store_errors(folder):
+        if folder.exists():
+            if any(folder.iterdir()) and not any(any(folder.glob(pattern)) for pattern in own):
+                raise StoreError(f"{folder}: exists already, and its files are of something else; choose another --out")
+            if any(folder.iterdir()):
+                tell(f"{folder}: files of the same names are replaced")
+        made = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        is_writable = os.access(folder, os.W_OK)
+        for each in made:
+            each.rmdir()
+    if not is_writable:
+        raise StoreError(f"{folder}: cannot be written to; choose another --out")
+    return folder

@@ -11,8 +11,8 @@ import click
 
 from ipcbench.cli import EXIT_FAILED
 from ipcbench.cli.options import FunctionOrCommand, Group, backend_names, progress_options, some_of
-from ipcbench.cli.output import RESULTS_ROOT, tell
-from ipcbench.cli.profile_options import model_options, options, print_lines, sayer, setting_of, whole
+from ipcbench.cli.output import tell
+from ipcbench.cli.profile_options import model_options, options, out_folder, print_lines, sayer, setting_of, whole
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -77,10 +77,10 @@ def _budget(given: dict[str, Any]) -> Budget:
 
 def _keeper(given: dict[str, Any]) -> tuple[Done, Path]:
     """Return what writes the cases so far, and the folder."""
-    from ipcbench.profile.files.sweeps import write_sweep
+    from ipcbench.profile.files.sweeps import FILES, write_sweep
 
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    folder = Path(given["out"] or RESULTS_ROOT / f"profile-sweep-{stamp}")
+    folder = out_folder(given["out"], f"profile-sweep-{stamp}", [f"{name}_*.json" for name in FILES.values()])
 
     def done(points: Sequence[SweepPoint]) -> None:
         write_sweep(points, folder, stamp)

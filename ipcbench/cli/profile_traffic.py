@@ -13,7 +13,7 @@ import click
 from ipcbench.cli import EXIT_FAILED
 from ipcbench.cli.options import Choice, a_path, backend_names, progress_options, some_of
 from ipcbench.cli.output import tell, text_width
-from ipcbench.cli.profile_options import model_options, print_lines, read, sayer, setting_of, shape_options
+from ipcbench.cli.profile_options import model_options, out_folder, print_lines, read, sayer, setting_of, shape_options
 from ipcbench.util.units import format_significant
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def synth(out: str, **given: Any) -> int:
     setting = setting_of(given)
     calls = planned(find_model(setting.model), Plan.parse(setting.parallel), setting)
     made = Profile(setting, calls=calls, is_planned=True)
-    write_profile(Path(out), made)
+    write_profile(out_folder(out, ""), made)
     print_lines(screen(summarize(made)))
     return 0
 
@@ -112,8 +112,9 @@ def take(paths: tuple[str, ...], form: str, out: str) -> int:
     from ipcbench.profile.files.exchange import read_calls
     from ipcbench.profile.records import write_profile
 
+    folder = out_folder(out, "")
     made = read_calls([Path(path) for path in paths], form)
-    written = write_profile(Path(out), made)
+    written = write_profile(folder, made)
     print_lines([f"{len(made.calls):,} calls of {len(made.ranks)} ranks: {written}"])
     return 0
 

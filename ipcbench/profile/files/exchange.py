@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import msgspec
 
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.files import as_json
@@ -236,13 +239,33 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
             numbers = re.findall(r"\d+", file.name)
             rank = int(stated if stated is not None else numbers[-1] if numbers else place)
             calls += _numbered(IMPORTS[form](parsed), rank, unknown)
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError, EOFError, gzip.BadGzipFile) as error:
-            raise StoreError(f"{file}: no trace of {form}: {type(error).__name__}: {error}") from error
+        except _DAMAGED as error:
+            raise StoreError(f"{file}: no trace of {form}: {_why(error)}") from error
     if not calls:
         raise StoreError(f"{', '.join(map(str, paths))}: holds no communication call that {form} would record")
     remarks = [f"Imported from {form}: {len(files)} files; their times are taken as those of one clock."]
     remarks += [f"{count} calls of {name} were left out." for name, count in unknown.items()]
     return Profile(None, calls=tuple(calls), remarks=tuple(remarks))
+
+
+_DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError, RuntimeError, OSError,
+                   msgspec.ValidationError, zlib.error)  # fmt: skip
+"""What reading of any bytes may end with."""
+_MOST = 2**62
+_MOST_RANKS = 2**16
+
+
+def _why(error: BaseException) -> str:
+    """Return in words why a trace cannot be read."""
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if isinstance(error, OverflowError):
+        return "a number in it is too large"
+    if isinstance(error, LookupError | TypeError | AttributeError | RuntimeError):
+        return "its parts are not those of such a trace"
+    return str(error)
 
 
 def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Iterator[Call]:
@@ -265,8 +288,12 @@ def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Itera
         gap = each.get("gap_ns")
         if gap is None and start is not None and last_ns is not None:
             gap = max(0, start - last_ns)
-        yield Call(rank, step, counts[step], op, ranks, each["bytes"], each["dtype"], each.get("path", ""), start, end,
-                   None, None, gap)  # fmt: skip
+        if not all(0 <= member < _MOST_RANKS for member in (rank, *ranks)) or each["bytes"] < 0:
+            raise ValueError(f"a rank or size of {name} is not possible")
+        if max(abs(value or 0) for value in (step, each["bytes"], start, end, gap)) >= _MOST:
+            raise OverflowError
+        row = (rank, step, counts[step], op, ranks, each["bytes"], each["dtype"], each.get("path", ""), start, end)
+        yield msgspec.convert((*row, None, None, gap), Call)  # also looks at each type
         counts[step] += 1
         last_ns = end
     unknown += Counter()  # without those counted 0 times

@@ -129,12 +129,16 @@ def test_nodes_of_chakra_as_its_own_tools_write_them_are_read(tmp_path: Path) ->
 
 @pytest.mark.parametrize("form", ["kineto", "chakra", "param"])
 @pytest.mark.parametrize("text", ["", "{", "[1]", "3", '{"nodes": [{}]}', '{"traceEvents": [{"ph": "X", "args": 3}]}',
-                                  '[{"comms": "send", "in_msg_size": "many"}]'])  # fmt: skip
+                                  '[{"comms": "send", "in_msg_size": "many"}]', "[" * 200_000,
+                                  '[{"comms": "all_reduce", "in_msg_size": 1e400, "dtype": "float"}]',
+                                  '{"traceEvents": [{"ph": "X", "name": "c10d::barrier", "ts": 1e300, "args": '
+                                  '{"Input Dims": [], "Input type": []}}]}'])  # fmt: skip
 def test_a_damaged_file_is_one_clear_line(tmp_path: Path, form: str, text: str) -> None:
     (tmp_path / "0.json").write_text(text)
     with pytest.raises(StoreError, match=r"0\.json: (no trace of|holds no communication call)") as caught:
         read_calls([tmp_path / "0.json"], form)
     assert "\n" not in str(caught.value)
+    assert "Error" not in str(caught.value)
 
 
 def test_a_truncated_archive_is_one_clear_line(tmp_path: Path) -> None:

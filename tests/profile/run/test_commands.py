@@ -65,6 +65,22 @@ def test_bad_input_gets_one_line(
     assert words in line
 
 
+@pytest.mark.parametrize("command", [("run",), ("sweep", "bandwidth")])
+@pytest.mark.parametrize(("place", "words"), [
+    ("mine", "something else"), ("mine/file", "Not a directory"), ("mine/file/below", "Not a directory"),
+    ("/proc/none", "/proc/none"),
+])  # fmt: skip
+def test_a_folder_that_cannot_be_written_is_refused_at_once(
+    command: tuple[str, ...], place: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").write_text("mine")
+    assert main(["profile", *command, "--out", str(tmp_path / place)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
+
+
 def test_a_bandwidth_sweep_measures_what_fits_and_names_the_rest(tmp_path: Path) -> None:
     options = ["--sizes", "64KiB", "--transport", "shm,mpi", "--out", str(tmp_path), "-q"]
     _ipcbench(["profile", "sweep", "bandwidth", *options], cwd=tmp_path)
