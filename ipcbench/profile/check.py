@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -13,12 +14,14 @@ from ipcbench.errors import IpcbenchError
 from ipcbench.machine.describe import usable_cores
 from ipcbench.models import PRESETS, parameters_count
 from ipcbench.profile.records import Setting
-from ipcbench.profile.run import INSTALL, INSTALL_CPU, Say, profile, unavailable
+from ipcbench.profile.run import INSTALL, INSTALL_CPU, Ranks, Say, resolved, unavailable
 from ipcbench.profile.summary import PhaseTotal, summarize
 from ipcbench.registry import get_backend, names, status
 from ipcbench.util.units import format_percent, format_significant
 
 _STEPS = 30
+_RUN_S = 8.0
+"""Of the tiny model's repetitions; with the start of its process, that leaves most of the half minute."""
 _TOKENS = 4
 
 
@@ -77,13 +80,17 @@ def _transports(*, has_torch: bool) -> Iterator[Ability]:
 
 def _own_cost() -> Iterator[Ability]:
     """Yield what spans cost a step of a tiny model, with the interval, and how closely two steps can be told apart."""
-    setting = Setting(model="qwen3-tiny", steps=_STEPS, tokens=_TOKENS, warmup=2)
+    setting = resolved(Setting(model="qwen3-tiny", steps=_STEPS, tokens=_TOKENS, warmup=2, detail="block"))
     try:
-        made = profile(setting)
+        with Ranks(1) as ranks:
+            made = ranks.profile(setting, None, until_s=time.monotonic() + _RUN_S)
     except IpcbenchError as error:
         yield Ability("a run", can=False, detail=str(error))
         return
-    for total in summarize(made).totals if made else ():
+    count = sum(step.source == "plain" and step.phase == "prefill" for step in made.steps)
+    if count < _STEPS:
+        yield Ability("cost of spans", can=None, detail=f"{count} of {_STEPS} repetitions fitted into {_RUN_S:.0f} s")
+    for total in summarize(made).totals:
         yield _cost(total)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
@@ -96,7 +97,9 @@ def profile(
         TrialError: a rank failed, ended or hung.
     """
     require_torch()
-    setting = resolved(setting)
+    asked, setting = setting.transport, resolved(setting)
+    if asked != setting.transport == "none":
+        raise ConfigError("--transport", asked, "nothing with --parallel none: one rank sends nothing")
     if "WORLD_SIZE" in os.environ:
         return _as_one_rank(setting, imports, sources, say)
     world = Plan.parse(setting.parallel).world
@@ -129,12 +132,23 @@ def resolved(setting: Setting) -> Setting:
         return replace(setting, transport="none")
     if setting.transport == "none":
         return replace(setting, transport="gloo")
+    if setting.transport == "nccl" and (missing := _no_nccl()):
+        raise ConfigError("--transport", "nccl", missing)
     if setting.transport not in TORCH_TRANSPORTS:
         backend = get_backend(setting.transport)
         backend.probe()
         if backend.capabilities.launcher == "inline":
             raise ConfigError("--transport", setting.transport, "a transport between processes")
     return setting
+
+
+def _no_nccl() -> str:
+    """Return what NCCL lacks here; looked up without an import of torch, which ranks are to have after their fork."""
+    found = find_spec("torch")
+    if found is None or found.origin is None:
+        return ""
+    libraries = Path(found.origin).parent / "lib"
+    return "" if any(libraries.glob("libtorch_cuda*")) else "a build of torch with CUDA; this one is for a processor"
 
 
 def launcher_of(transport: str) -> Launcher:
@@ -197,8 +211,12 @@ class Ranks:
         reference: Logits | None,
         sources: Sequence[str] = ("plain", "spans"),
         say: Say = lambda _: None,
+        until_s: float = math.inf,
     ) -> Profile:
-        """Return the profile of a setting that `resolved` has returned; its logits are compared with the reference."""
+        """Return the profile of a setting that `resolved` has returned; its logits are compared with the reference.
+
+        After `until_s`, of the monotonic clock, no repetition begins but the first of each source.
+        """
         world = Plan.parse(setting.parallel).world
         ask = partial(_asked, self._group, range(world))
         self._meetings += 1
@@ -213,7 +231,7 @@ class Ranks:
                 undo.callback(destroy_mesh, addresses)
             place = f"file://{self._run_dir.path}/meeting-{self._meetings}"
             meeting = {"addresses": addresses, "init_method": place, "imports": self._imports}
-            made = _carry_out(ask, setting, meeting, sources, say)
+            made = _carry_out(ask, setting, meeting, sources, say, until_s)
             offsets = self._group.compare_clocks().offsets.values()
             ask({"do": "close"}, _SETUP_S)
             self._has_failed = False
@@ -257,17 +275,25 @@ class _Made:
     logits: list[Logits]
 
 
-def _carry_out(ask: _Ask, setting: Setting, meeting: dict[str, Any], sources: Sequence[str], say: Say) -> _Made:
-    """Have the ranks warm up, run each repetition with each source in random order, then operators, memory, logits."""
+def _carry_out(
+    ask: _Ask, setting: Setting, meeting: dict[str, Any], sources: Sequence[str], say: Say, until_s: float = math.inf
+) -> _Made:
+    """Have the ranks warm up, run each repetition with each source in random order, then operators, memory, logits;
+    for plain steps alone, without the two passes between.
+    """
     devices = _set_up(ask, setting, meeting)
     order: list[str | None] = [None] * setting.warmup
     turns = random.Random(0)  # noqa: S311 - an order, not a secret
     for _ in range(setting.steps):
         order += turns.sample(sources, len(sources))
-    passes = [{"do": "operators"}] * (setting.detail == "op") + [{"do": "memory"}]
+    passes = [{"do": "operators"}] * (setting.detail == "op") + [{"do": "memory"}] * ("spans" in sources)
     parts: list[Profile] = []
     number = 0
+    began_s = time.monotonic()
     for index, source in enumerate(order):
+        left_s, is_first = until_s - time.monotonic(), index < setting.warmup + len(sources)
+        if left_s < (time.monotonic() - began_s if source is None else 0) and (source is None or not is_first):
+            continue  # half of the time, at most, is for the warm-up
         say(f"repetition {index + 1}/{len(order)}: {source or 'warm-up'}")
         parts += _parts(ask({"do": "iterate", "source": source, "number": number}, _ITERATION_S))
         number = max((step.number + 1 for step in parts[-1].steps), default=number)

@@ -232,6 +232,8 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
     unknown: Counter[str] = Counter()
     for place, file in enumerate(files):
         with as_store_errors(file):
+            if not file.exists():
+                raise StoreError(f"{file}: there is no such file")
             data = regular(file).read_bytes()
         try:
             parsed = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -60,7 +60,11 @@ def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str) -> None:
 
 def _case(point: SweepPoint) -> dict[str, object]:
     earlier = {key: point.figures[name].estimate / by for name, (key, by) in _EARLIER.items() if name in point.figures}
-    return {**asdict(point), **earlier, "grade": grade(point)}
+    case = asdict(point) | earlier | {"grade": grade(point)}
+    if point.rounds_count < MIN_CLAIM_ROUNDS:
+        for figure in case["figures"].values():
+            figure |= {"low": None, "high": None}
+    return case
 
 
 def grade(point: SweepPoint) -> str | None:
@@ -93,14 +97,30 @@ def _table(sweep: str, points: Sequence[SweepPoint]) -> Table:
         (
             case_words(point),
             *(str(point.values.get(key, NOT_MEASURED)) for key in keys),
-            *(_figure(point.figures.get(name), _COLUMNS[name][1]) for name in names),
-            *([grade(point) or NOT_MEASURED] if sweep == "parallel" else []),
+            *(_figure(_believed(point, name), _COLUMNS[name][1]) for name in names),
+            *([grade(point) or NOT_MEASURED, _rounds(point)] if sweep == "parallel" else []),
         )
         for point in points
     ]
-    heads = ["case", *keys, *(_COLUMNS[name][0] for name in names), *(["grade"] if sweep == "parallel" else [])]
+    heads = [
+        "case",
+        *keys,
+        *(_COLUMNS[name][0] for name in names),
+        *(["grade", "rounds"] if sweep == "parallel" else []),
+    ]
     title = "Latency by length" if sweep == "seq" else "What dividing the model brings, against one process"
     return Table(title, make_columns(heads), tuple(rows))
+
+
+def _believed(point: SweepPoint, name: str) -> Interval | None:
+    """Return a figure; None for a comparison of too few rounds."""
+    is_known = point.rounds_count >= MIN_CLAIM_ROUNDS or not name.startswith(("speedup", "efficiency"))
+    return point.figures.get(name) if is_known else None
+
+
+def _rounds(point: SweepPoint) -> str:
+    asked = int(point.values.get("rounds_asked", point.rounds_count))
+    return f"{point.rounds_count} of {asked}" if point.rounds_count < asked else str(point.rounds_count)
 
 
 def _figure(figure: Interval | None, by: float) -> str:
@@ -123,7 +143,7 @@ def sweep_lines(points: Sequence[SweepPoint]) -> list[str]:
         shown = aligned(replace(table, rows=table.rows[:_MOST_ROWS]), WIDTH)
         more = len(table.rows) - _MOST_ROWS
         lines += [table.title, "", *shown, *([f"{more} more rows: see performance_report.md"] if more > 0 else []), ""]
-    return [*lines, *paragraphs([*_advice(points), *_peaks(points), *_left_out(points)], WIDTH)]
+    return [*lines, *paragraphs([*_advice(points), *_doubts(points), *_peaks(points), *_left_out(points)], WIDTH)]
 
 
 def _advice(points: Sequence[SweepPoint]) -> list[str]:
@@ -148,9 +168,54 @@ def _peaks(points: Sequence[SweepPoint]) -> list[str]:
     return [*said.values()]
 
 
+def _doubts(points: Sequence[SweepPoint]) -> list[str]:
+    """Return what is odd, or too little: an efficiency above 100 %, and rounds that are too few."""
+    few = [point for point in points if point.sweep == "parallel" and 0 < point.rounds_count < MIN_CLAIM_ROUNDS]
+    said = ["Too few rounds to compare: allow more with --rounds and --budget."] * bool(few)
+    above = [case_words(point) for point in points
+             if (found := _believed(point, "efficiency_ratio")) and found.estimate > 1]  # fmt: skip
+    caution = "the one process was slower than it should be: busy cores?"
+    return [*said, *([f"Efficiency above 100 % ({', '.join(above)}): {caution}"] if above else [])]
+
+
 def _left_out(points: Sequence[SweepPoint]) -> list[str]:
-    reasons = Counter((point.status, point.reason) for point in points if point.status != "measured")
-    return [f"{count} × {status}: {reason}." for (status, reason), count in reasons.items()]
+    """Return each reason why cases are missing, with their names, each once; what they would take stays in the JSON."""
+    reasons: dict[tuple[str, str], list[tuple[str, ...]]] = defaultdict(list)
+    for point in points:
+        if point.status != "measured":
+            reasons[point.status, point.reason.partition(" (about ")[0]].append(_name(point))
+    return [f"{status}: {reason}: {_together(cases)}." for (status, reason), cases in reasons.items()]
+
+
+def _name(point: SweepPoint) -> tuple[str, ...]:
+    """Return the parts of a case's name, of which cases that are alike share all but one."""
+    values = point.values
+    if point.sweep == "bandwidth":
+        what = [str(values[key]) for key in ("what", "direction") if values.get(key)]
+        return str(values.get("transport", "")), " ".join(what), format_bytes(int(values.get("bytes", 0)))
+    return case_words(point), f"{values['seq']} tokens", f"batch {values['batch']}", f"{values['tokens']} decoded"
+
+
+def _together(cases: Sequence[tuple[str, ...]]) -> str:
+    """Return names of cases, those with equal parts together: `tp2: 128, 256 tokens: batch 1, 2`."""
+    rows = [*dict.fromkeys(cases)]
+    for place in reversed(range(len(rows[0]))):
+        groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for row in rows:
+            groups[*row[:place], *row[place + 1 :]].append(row[place])
+        rows = [(*rest[:place], _listed(each), *rest[place:]) for rest, each in groups.items()]
+    return "; ".join(": ".join(filter(None, row)) for row in rows)
+
+
+def _listed(values: Sequence[str]) -> str:
+    """Return values joined by commas, the word that all begin or end with only once."""
+    words = [value.split(" ") for value in values]
+    if len(values) > 1 and all(len(each) == 2 for each in words):
+        if len({first for first, _ in words}) == 1:
+            return f"{words[0][0]} {', '.join(last for _, last in words)}"
+        if len({last for _, last in words}) == 1:
+            return f"{', '.join(first for first, _ in words)} {words[0][1]}"
+    return ", ".join(values)
 
 
 def write_report(points: Sequence[SweepPoint], folder: Path) -> list[str]:
@@ -178,7 +243,7 @@ def write_report(points: Sequence[SweepPoint], folder: Path) -> list[str]:
     parts = ["# Performance report", *(f"## {table.title}\n\n{markdown_table(table)}" for table in tables_of(points)),
              *(f"![{name}]({name})" for name in names)]  # fmt: skip
     for title, lines in (
-        ("What follows", _advice(points)),
+        ("What follows", [*_advice(points), *_doubts(points)]),
         ("GPUs", _peaks(points)),
         ("Not measured", _left_out(points)),
     ):
@@ -234,9 +299,13 @@ def _parallelism(points: Sequence[SweepPoint]) -> Figure | None:
         shown = [point for point in points if name in point.figures]
         found = [(_graded(point, name), point.figures[name]) for point in shown]
         values = [figure.estimate for _, figure in found]
-        errors = [[f.estimate - f.low for _, f in found], [f.high - f.estimate for _, f in found]]
-        each.barh([case for case, _ in found], values, xerr=errors, color="#0072b2", ecolor=INK, height=0.6)
-        each.set_xlabel(title, color=MUTED)
+        known = [point.rounds_count >= MIN_CLAIM_ROUNDS for point in shown]
+        bars = each.barh([case for case, _ in found], values, color="#0072b2", edgecolor="#0072b2", height=0.6)
+        for row, (bar, (_, at), is_known) in enumerate(zip(bars, found, known, strict=True)):
+            bar.set_fill(is_known)
+            if is_known:
+                each.errorbar(at.estimate, row, xerr=[[at.estimate - at.low], [at.high - at.estimate]], color=INK)
+        each.set_xlabel(title if all(known) else f"{title} (hollow: too few rounds)", color=MUTED)
         each.invert_yaxis()
     return figure
 

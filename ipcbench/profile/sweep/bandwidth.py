@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import Any, Final
 
 import psutil
@@ -16,6 +17,7 @@ from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.profile.comm.mesh import create_mesh, destroy_mesh
 from ipcbench.profile.records import SweepPoint
+from ipcbench.profile.run import INSTALL
 from ipcbench.profile.sweep import moving
 from ipcbench.profile.sweep.cases import Budget, Done, Say, measure
 from ipcbench.profile.sweep.device import device_cases
@@ -67,6 +69,9 @@ def sweep_bandwidth(
     with ExitStack() as stack:
         movers: dict[str, Group | str] = {}
         for transport in ("memory", *transports):
+            if transport == "gloo" and find_spec("torch") is None:
+                movers[transport] = f"needs torch: {INSTALL}"
+                continue
             try:
                 movers[transport] = stack.enter_context(_movers(transport, 1 if transport == "memory" else ranks))
             except IpcbenchError as error:
@@ -121,7 +126,7 @@ def _case(group: Group | str, point: SweepPoint, budget: Budget) -> SweepPoint:
     """Measure one case; a text in place of the processes is why there are none."""
     size_bytes, ranks = int(point.values["bytes"]), int(point.values["ranks"])
     if isinstance(group, str):
-        return replace(point, status="failed", reason=group)
+        return replace(point, status="unavailable" if group.startswith("needs ") else "failed", reason=group)
     needed_bytes, free_bytes = _BUFFERS * ranks * size_bytes, psutil.virtual_memory().available
     if needed_bytes > free_bytes // 2:
         reason = f"it needs {format_bytes(2 * needed_bytes)} of free memory; there are {free_bytes / 2**30:.1f} GiB"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,8 @@ from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.util.units import format_duration_ns
 
 Say: TypeAlias = Callable[[str], None]
+_SPENT = "the budget was spent; --full measures it"
+_TOO_LONG = "it would exceed the budget; --full measures it"
 Done: TypeAlias = Callable[[Sequence[SweepPoint]], None]
 """Called with all cases so far after each one, so that what was measured is on the disk."""
 
@@ -29,7 +32,8 @@ def figure(values: Sequence[float]) -> Interval:
 
 @dataclass(slots=True)
 class Budget:
-    """How much time there is for the cases of a sweep. A case's time is predicted from that of a like one before it.
+    """How much time there is for the cases of a sweep. A case's time is predicted from that of a like one before it;
+    the first of each kind gets an equal part of what is left.
 
     Attributes:
         limit_s: of all cases; None for no limit.
@@ -37,10 +41,12 @@ class Budget:
 
     limit_s: float | None
     _began_s: float = field(default_factory=time.monotonic)
+    kinds_count: int = 1
+    """Of cases that are to have one at least."""
     _known_s: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def lack(self, kind: str, work: float) -> str:
-        """Return why a case does not fit; empty if it does, or if none of its kind was measured yet.
+        """Return why a case does not fit; empty if it does.
 
         Args:
             kind: of cases whose time is alike.
@@ -48,13 +54,22 @@ class Budget:
         """
         if self.limit_s is None:
             return ""
-        left_s = self.limit_s - (time.monotonic() - self._began_s)
-        known_s, known_work = self._known_s.get(kind, (0.0, work))
-        needed_s = known_s * max(1.0, work / known_work)
-        if needed_s <= left_s:
+        left_s, known = self.left_s, self._known_s.get(kind)
+        if left_s <= 0:
+            return f"not estimated: {_SPENT}"
+        if known is None or (needed_s := known[0] * max(1.0, work / known[1])) <= left_s:
             return ""
-        needed = format_duration_ns(1e9 * needed_s, 2)
-        return f"it would take about {needed}, and {max(0.0, left_s):.0f} s of the budget were left; --full measures it"
+        return f"{_TOO_LONG} (about {format_duration_ns(1e9 * needed_s, 2)} more)"
+
+    @property
+    def left_s(self) -> float:
+        """Return how much is left; below 0 if it was exceeded."""
+        return math.inf if self.limit_s is None else self.limit_s - (time.monotonic() - self._began_s)
+
+    def share_s(self, kind: str) -> float:
+        """Return how long a case may take: all that is left; the first of its kind, an equal part of it."""
+        unknown = self.kinds_count - len(self._known_s)
+        return self.left_s if kind in self._known_s else self.left_s / max(1, unknown)
 
     def spent(self, kind: str, work: float, took_s: float) -> None:
         """Remember what a case took."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -43,7 +44,8 @@ def sweep_seq(
 ) -> list[SweepPoint]:
     """Measure the time to the first token, per further token, and tokens per second, the least work first.
 
-    A run decodes the longest output, of which shorter ones are the beginning. Its logits are compared as in any run.
+    A run decodes the longest output, of which shorter ones are the beginning; on a budget, each plan's first run only
+    the shortest. Its logits are compared as in any run.
 
     Args:
         base: the model, transport, steps and whatever else is the same in all cases.
@@ -53,17 +55,29 @@ def sweep_seq(
         say: called with a line for each run.
     """
     budget, points = budget or Budget(None), []
+    budget.kinds_count = len(plans)
     with _Pool(plans) as pool:
-        for seq, batch in sorted(product(lengths, batches), key=lambda case: (case[0] * case[1], case)):
-            for plan in plans:
-                setting = replace(base, parallel=plan, seq=seq, batch=batch, tokens=max(outputs), detail="block")
-                work = batch * (seq + max(outputs))
-                run = partial(_plain, pool, setting, outputs)
-                found = measure(_point("seq", setting), plan, work, budget, run)
-                points += [_of_output(found, output) for output in outputs]
-                say(f"{plan}, {seq} tokens, batch {batch}: {found.status}")
-                done(points)
+        for seq, batch, decoded, plan in _in_order(lengths, batches, sorted(outputs), plans, budget):
+            setting = replace(base, parallel=plan, seq=seq, batch=batch, tokens=decoded[-1], detail="block")
+            run = partial(_plain, pool, setting, decoded, budget)
+            found = measure(_point("seq", setting), plan, batch * (seq + decoded[-1]), budget, run)
+            points += [_of_output(found, output) for output in decoded]
+            say(f"{plan}, {seq} tokens, batch {batch}: {found.status}")
+            done(points)
     return points
+
+
+def _in_order(
+    lengths: Sequence[int], batches: Sequence[int], outputs: Sequence[int], plans: Sequence[str], budget: Budget
+) -> Iterator[tuple[int, int, Sequence[int], str]]:
+    """Yield prompt, batch, outputs and plan of each run. On a budget, the least of all comes first, of each plan."""
+    for number, (seq, batch) in enumerate(
+        sorted(product(lengths, batches), key=lambda case: (case[0] * case[1], case))
+    ):
+        first = int(number == 0 and budget.limit_s is not None)
+        for decoded in filter(None, (outputs[:first], outputs[first:])):
+            for plan in plans:
+                yield seq, batch, decoded, plan
 
 
 def sweep_parallel(
@@ -98,7 +112,7 @@ def sweep_parallel(
                     cases[setting].take(setting, pool)
                 say(f"round {number + 1}/{rounds}: {setting.parallel}, {setting.transport}, {setting.threads} threads")
             budget.spent("round", 1.0, time.monotonic() - began_s)
-            points = [_compared(setting, cases, settings[:2]) for setting in settings]
+            points = [_compared(setting, cases, settings[:2], rounds) for setting in settings]
             done(points)
     return points
 
@@ -113,13 +127,13 @@ class _Pool(ExitStack):
         self._ranks: dict[tuple[Launcher, int], Ranks] = {}
         self._references: dict[tuple[int, ...], Logits] = {}
 
-    def run(self, setting: Setting, sources: Sequence[str] = ("plain", "spans")) -> Profile:
-        """Return the profile of a run.
+    def run(self, setting: Setting, sources: Sequence[str] = ("plain", "spans"), limit_s: float = math.inf) -> Profile:
+        """Return the profile of a run, whose repetitions end after `limit_s` or little later.
 
         Raises:
             IpcbenchError: it failed, or its logits are wrong.
         """
-        setting = resolved(setting)
+        ends_s, setting = time.monotonic() + limit_s, resolved(setting)
         key = setting.seq, setting.batch, setting.tokens
         try:
             reference = self._references.get(key)
@@ -127,7 +141,7 @@ class _Pool(ExitStack):
                 reference = self._references[key] = self._of("spawn", self._count).reference(setting)
             launcher = launcher_of(setting.transport)
             count = self._count if launcher == "spawn" else Plan.parse(setting.parallel).world
-            made = self._of(launcher, count).profile(setting, reference, sources)
+            made = self._of(launcher, count).profile(setting, reference, sources, until_s=ends_s)
         except IpcbenchError:
             self.close()
             self._ranks.clear()
@@ -162,9 +176,10 @@ class _Turns:
             self.figures["communication_ratio"].append(_communication_ratio(made))
 
 
-def _compared(setting: Setting, cases: Mapping[Setting, _Turns], alone: Sequence[Setting]) -> SweepPoint:
+def _compared(setting: Setting, cases: Mapping[Setting, _Turns], alone: Sequence[Setting], rounds: int) -> SweepPoint:
     """Return a setting's figures, and how it compares with one process with the threads of one rank, and with all."""
     turns, point = cases[setting], _point("parallel", setting)
+    point = replace(point, values={**point.values, "rounds_asked": rounds})
     if turns.failure:
         return replace(point, status="failed", reason=turns.failure)
     figures: dict[str, Sequence[float]] = {**turns.figures}
@@ -216,8 +231,9 @@ def _of_output(found: SweepPoint, output: int) -> SweepPoint:
     return replace(found, values={**found.values, "tokens": output}, figures=kept)
 
 
-def _plain(pool: _Pool, setting: Setting, outputs: Sequence[int]) -> Mapping[str, Sequence[float]]:
-    return _figures(pool.run(setting, ("plain",)), setting.batch, outputs)
+def _plain(pool: _Pool, setting: Setting, outputs: Sequence[int], budget: Budget) -> Mapping[str, Sequence[float]]:
+    limit_s = budget.share_s(setting.parallel)
+    return _figures(pool.run(setting, ("plain",), limit_s), setting.batch, outputs)
 
 
 def _communication_ratio(made: Profile) -> float:

@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ipcbench.cli import main
 from ipcbench.profile import run
+from ipcbench.profile.files import sweeps
+from ipcbench.profile.files.sweeps import sweep_lines, write_sweep
 from ipcbench.profile.records import SweepPoint, read_profile
 from ipcbench.profile.sweep.cases import Budget, figure, measure
 
@@ -51,6 +54,7 @@ def test_without_torch_a_run_says_how_to_get_it(
         (("--parallel", "tp3"), "tp3"),
         (("--parallel", "tp2", "--transport", "null"), "a transport between processes"),
         (("--parallel", "tp2", "--transport", "smh"), "shm"),
+        (("--transport", "shm"), "--parallel none"),
         (("--phase", "predecode"), "prefill"),
         (("--seq", "0"), "--seq"),
         (("--model", "qwen3-tny"), "qwen3-tiny"),
@@ -101,6 +105,27 @@ def test_a_case_that_does_not_fit_the_budget_is_named() -> None:
     budget.spent("none", 1.0, 0.6)
     found = measure(point, "none", 2.0, budget, lambda: pytest.fail("it does not fit"))
     assert (found.status, "--full" in found.reason) == ("not measured", True)
+    spent = measure(point, "tp2", 1.0, Budget(0.0), lambda: pytest.fail("there is no time"))
+    assert spent.reason.startswith("not estimated: the budget was spent")
+
+
+def test_too_few_rounds_compare_nothing_and_cases_left_out_are_named(tmp_path: Path) -> None:
+    values = {"parallel": "tp2", "transport": "shm", "batch": 1, "tokens": 8, "rounds_asked": 3}
+    gains = {"speedup_ratio": figure([2.4]), "efficiency_ratio": figure([1.2])}
+    few = SweepPoint("parallel", {**values, "seq": 128}, gains, rounds_count=1)
+    left = [replace(few, status="not measured", reason=f"no time (about {seq} s)", figures={}, rounds_count=0,
+                    values={**values, "seq": seq}) for seq in (256, 512)]  # fmt: skip
+    said = " ".join("\n".join(sweep_lines([few, *left])).split())
+    assert "1 of 3" in said
+    assert "1.2" not in said
+    assert "no time: tp2 over shm: 256, 512 tokens: batch 1: 8 decoded." in said
+    write_sweep([few], tmp_path, "now")
+    (case,) = json.loads((tmp_path / "parallelism_overhead_now.json").read_text())["cases"]
+    assert case["figures"]["speedup_ratio"] == {"estimate": 2.4, "low": None, "high": None}
+    enough = replace(few, rounds_count=3)
+    assert "Efficiency above 100 % (tp2 over shm): the one process was slower" in " ".join(sweep_lines([enough]))
+    assert (drawn := sweeps._parallelism([few, enough])) is not None
+    assert [bar.get_fill() for bar in drawn.axes[0].patches] == [False, True]
 
 
 def test_a_figure_of_few_rounds_has_no_interval() -> None:
