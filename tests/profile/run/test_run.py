@@ -60,7 +60,7 @@ def test_what_was_measured_on_a_gpu_says_on_which() -> None:
 
 
 def test_nccl_without_a_gpu_for_each_rank_is_refused() -> None:
-    with pytest.raises(IpcbenchError, match="a CUDA device of its own|a build of torch with CUDA"):
+    with pytest.raises(IpcbenchError, match=r"a CUDA device of its own|a build of torch with CUDA"):
         profile(replace(SHORT, parallel="tp2", transport="nccl"))
 
 
