@@ -60,10 +60,12 @@ def register_rule(name: str, rule: Rule) -> None:
 
 def advise(summary: Summary, points: Sequence[SweepPoint] = ()) -> tuple[Advice, ...]:
     """Return what all rules find, the largest gain first; of one rule, only where it is largest. With wrong logits,
-    nothing follows.
+    or from one repetition, nothing follows.
     """
     if summary.profile.agreement and not summary.profile.agreement.holds:
         return ()
+    if any(len(total.latency.rounds) < 2 for total in summary.totals if total.latency):
+        return ()  # one repetition may be any
     best: dict[str, Advice] = {}
     for rule in _RULES.values():
         for found in rule(summary, points):

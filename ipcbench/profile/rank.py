@@ -21,7 +21,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from ipcbench.errors import ConfigError, IpcbenchError
+from ipcbench.errors import ConfigError, IpcbenchError, StoreError
 from ipcbench.harness.clocks import clock_identity
 from ipcbench.profile.comm import group
 from ipcbench.profile.comm.recorder import Recorder
@@ -38,6 +38,9 @@ from ipcbench.util.clock import now_ns
 _PREFILLS = 3
 _DECODES = 8
 """Steps under the operator profiler."""
+
+_NO_MEMORY = ("alloc_cpu", "not enough memory", "can't allocate memory", "cannot allocate memory")
+"""What torch says of memory of the processor that it does not get."""
 
 Forward: TypeAlias = Callable[[], torch.Tensor | None]
 
@@ -78,13 +81,15 @@ class Rank:
         """Carry out one request and return its answer; what the user can mend is `refused`, in one line."""
         try:
             return {"ok": True, **self.verbs[request["do"]](request)}
-        except ConfigError as error:
+        except (ConfigError, StoreError) as error:
             return {"ok": True, "refused": str(error)}
         except (MemoryError, torch.OutOfMemoryError) as error:
             return {"ok": False, "error": "out of memory", "text": _one_line(error)}
         except IpcbenchError as error:
             return {"ok": False, "error": type(error).__name__, "text": str(error)}
         except Exception as error:  # of torch, or of a user's model: with the place
+            if isinstance(error, RuntimeError | OSError) and any(word in str(error).lower() for word in _NO_MEMORY):
+                return {"ok": False, "error": "out of memory", "text": _one_line(error)}
             frame = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{_one_line(error)} ({Path(frame.filename).name}:{frame.lineno})"
             return {"ok": False, "error": type(error).__name__, "text": text}

@@ -59,7 +59,7 @@ def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str) -> None:
 
 
 def _case(point: SweepPoint) -> dict[str, object]:
-    earlier = {key: point.figures[name].estimate / by for name, (key, by) in _EARLIER.items() if name in point.figures}
+    earlier = {key: point.figures[name].estimate / by for name, (key, by) in _EARLIER.items() if _believed(point, name)}
     case = asdict(point) | earlier | {"grade": grade(point)}
     if point.rounds_count < MIN_CLAIM_ROUNDS:
         for figure in case["figures"].values():

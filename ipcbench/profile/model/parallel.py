@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
 from typing import Any, Final, cast
 
 import psutil
@@ -138,8 +139,8 @@ def require_memory(setting: Setting) -> None:
 
 def _free_bytes() -> int:
     free: int = psutil.virtual_memory().available
-    limit = memory_limit_bytes(Path("/"))
-    return free if limit is None else min(free, limit)
+    limits = [memory_limit_bytes(Path("/")), getrlimit(RLIMIT_AS)[0]]
+    return min([free, *(limit for limit in limits if limit is not None and limit != RLIM_INFINITY)])
 
 
 def _part(

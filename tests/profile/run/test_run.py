@@ -13,6 +13,8 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from ipcbench.errors import IpcbenchError, TrialError, WorkerCrashed
 from ipcbench.profile.comm.synth import planned
+from ipcbench.profile.model import parallel
+from ipcbench.profile.model.parallel import require_memory
 from ipcbench.profile.model.plan import Plan, find_model
 from ipcbench.profile.rank import Rank
 from ipcbench.profile.records import Profile, Setting, read_profile, write_profile
@@ -168,3 +170,16 @@ def test_parts_of_a_step_add_up_and_the_root_covers_it() -> None:
         assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall.value, rel=0.005)
         assert each.coverage_ratio > 0.9  # 0.97 and more where nothing else runs
         assert each.operators
+
+
+def test_memory_that_a_limit_refuses_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "getrlimit", lambda _: (2**20, 2**20))
+    with pytest.raises(IpcbenchError, match=r"within the free 0\.00"):
+        require_memory(SHORT)
+    rank = Rank(0)
+
+    def refused(_: object) -> dict[str, object]:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory")
+
+    rank.verbs["setup"] = refused
+    assert rank.answer({"do": "setup"})["error"] == "out of memory"
