@@ -295,11 +295,11 @@ def test_an_unknown_part_is_zero_in_json(prepared: Shell) -> None:
         ("good.log", "server>75", 3, "is not known; record the server, too"),
         ("good.log", "beyond floor>1", 3, "is not known"),
         ("good.log", "server>99", 0, ""),
-        ("good.log", "floor: messages>0", 3, "fixed takes 0"),
+        ("good.log", "floor: messages>0", 3, "floor: messages takes 0"),
         ("good.log", "bytes>0", 3, "is not known; record the server, too"),
         ("good.log", "bytes>99", 0, ""),
         ("trace", "bytes>99", 0, ""),
-        ("trace", "fixed>0", 1, "fixed takes"),
+        ("trace", "fixed>0", 1, "floor: messages takes"),
     ],
 )
 def test_a_gate_ends_with_the_wrong_code(prepared: Shell, trace: str, gate: str, code: int, words: str) -> None:
