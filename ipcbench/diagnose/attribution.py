@@ -129,13 +129,20 @@ def floors_ns(traffic: Traffic, tables: Sequence[LatencyTable]) -> list[float]:
 def own_serialization(thread: ThreadCalls) -> tuple[Ints, Ints]:
     """Return how long the server probably took to unpack each request and to pack each reply: as long as the client
     takes for as many bytes of a large message; 0 for small ones, and if the client has no large ones. They are at most
-    its work.
+    its work; where that is less in some calls of a method, what they lack was taken by the slower ones.
     """
     packing = _ns_per_byte(thread.before_ns, thread.sent_bytes)
     unpacking = _ns_per_byte(thread.after_ns - thread.other_ns, thread.recv_bytes)
+    unpack = _of_large(unpacking, thread.sent_bytes)
+    expected = unpack + _of_large(packing, thread.recv_bytes)
     work = np.maximum(thread.server_ns, 0)
-    unpack = np.minimum(_of_large(unpacking, thread.sent_bytes), work)
-    return unpack, np.minimum(_of_large(packing, thread.recv_bytes), work - unpack)
+    took = np.minimum(expected, work)
+    spare = np.where(expected > 0, work - took, 0)
+    _, methods = np.unique(thread.method, return_inverse=True)
+    lacking_all, spare_all = np.bincount(methods, expected - took), np.bincount(methods, spare)
+    took += (spare * np.minimum(1.0, lacking_all / np.maximum(spare_all, 1))[methods]).astype(np.int64)
+    unpacked = took * unpack // np.maximum(expected, 1)
+    return unpacked, took - unpacked
 
 
 def _ns_per_byte(times_ns: Ints, sizes: Ints) -> float:

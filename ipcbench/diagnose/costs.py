@@ -18,10 +18,10 @@ import msgpack
 import numpy as np
 import numpy.typing as npt
 
+from ipcbench.diagnose.empty_call import EmptyCall, measure_empty_call
 from ipcbench.errors import StoreError
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.estimates import Interval
-from ipcbench.trace.record.recorder import calibrate
 from ipcbench.util.clock import now_ns
 from ipcbench.util.files import as_store_errors, status_of
 from ipcbench.workload.objects import pack, unpack
@@ -86,8 +86,7 @@ class Costs:
     Attributes:
         pack_ns, unpack_ns: of an array out of band, whatever its size: its head alone is packed.
         to_half_ns_per_byte, from_half_ns_per_byte: of float32 to a type of half its bytes and back, by byte of float32.
-        record_ns: to record a call, between one and the next.
-        empty_pack_ns, empty_unpack_ns: of an empty message, by the quickest codec.
+        empty_call: what each call costs, whatever is in it.
         copies: by size, ascending.
         codecs: by size and codec.
         compression: of the sample; empty without one.
@@ -97,9 +96,7 @@ class Costs:
     unpack_ns: float
     to_half_ns_per_byte: float
     from_half_ns_per_byte: float
-    record_ns: float
-    empty_pack_ns: float
-    empty_unpack_ns: float
+    empty_call: EmptyCall
     copies: tuple[CopyCost, ...]
     codecs: tuple[CodecCost, ...]
     compression: tuple[CompressionCost, ...]
@@ -116,15 +113,12 @@ def measure_costs(sizes_bytes: Sequence[int], sample: Path | None = None) -> Cos
     largest = np.ones(max(sizes) // 4, np.float32)
     half = largest.astype(np.float16)
     packed = memoryview(b"".join(pack(largest).buffers))
-    empty = tuple(_codecs(0))
     return Costs(
         pack_ns=_timed(lambda: pack(largest)).estimate,
         unpack_ns=_timed(lambda: unpack(packed, copy=False)).estimate,
         to_half_ns_per_byte=_timed(lambda: largest.astype(np.float16)).estimate / largest.nbytes,
         from_half_ns_per_byte=_timed(lambda: half.astype(np.float32)).estimate / largest.nbytes,
-        record_ns=calibrate().recorded_ns,
-        empty_pack_ns=min(each.pack_ns.estimate for each in empty),
-        empty_unpack_ns=min(each.unpack_ns.estimate for each in empty),
+        empty_call=measure_empty_call(),
         copies=tuple(map(_copies, sizes)),
         codecs=tuple(cost for size in sizes for cost in _codecs(size)),
         compression=compression,

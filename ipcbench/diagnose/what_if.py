@@ -184,10 +184,9 @@ def _tiny(thread: ThreadCalls) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 def fewer_calls(thread: ThreadCalls, costs: Costs) -> ThreadCalls:
     """Return the calls with runs of small ones of one method merged. Their bytes stay, and all work: nobody knows that
-    what is done for each call is not done for each item. Only what an empty call costs here goes, and at most what one
-    in twenty took: to record it, and to pack and unpack nothing.
+    what is done for each call is not done for each item. Only what an empty call takes of either side here goes, and at
+    most what one in twenty took.
     """
-    by_call = {"gap_ns": costs.record_ns, "before_ns": costs.empty_pack_ns, "after_ns": costs.empty_unpack_ns}
     is_tiny = _tiny(thread)
     begins = np.ones(len(is_tiny), np.bool_)
     same = is_tiny[1:] & is_tiny[:-1] & (thread.method[1:] == thread.method[:-1])
@@ -198,7 +197,7 @@ def fewer_calls(thread: ThreadCalls, costs: Costs) -> ThreadCalls:
     sums = {}
     for name in (each for each in COLUMNS if each != "method"):
         column = getattr(thread, name)
-        fixed = min(_least_cost(column[is_tiny]), int(by_call.get(name, 0)))
+        fixed = min(_least_cost(column[is_tiny]), int(getattr(costs.empty_call, name, 0)))
         spared = np.where(~begins & (column >= fixed), fixed, 0)  # a merged call pays it once
         sums[name] = np.add.reduceat(np.maximum(column, 0) - spared, places)
     for name in ("server_ns", "server_most_ns", "queue_ns"):

@@ -85,3 +85,20 @@ def test_a_server_serializes_as_its_client_does_and_never_longer_than_it_worked(
     assert pack.tolist() == [0, 25_000, 0, 25_000]
     assert (own_serialization(replace(made, recv_bytes=made.sent_bytes))[1] <= 50_000).all()
     assert np.all(own_serialization(thread(4, server_ns=-1))[0] == 0)
+
+
+def test_what_quick_calls_lack_of_serialization_was_taken_by_slow_ones() -> None:
+    """The client packs in 10 ms on average, and the server's calls scatter: none of that is its own work."""
+    made = thread(4, server_ns=0, after_ns=0, other_ns=0)
+    made = replace(
+        made,
+        method=np.zeros(4, np.int64),
+        sent_bytes=np.full(4, 10**6),
+        recv_bytes=np.full(4, 10**6),
+        before_ns=np.array([20, 8, 6, 6]) * 10**6,
+        server_ns=np.array([4, 18, 8, 8]) * 10**6,
+    )
+    unpack, pack = own_serialization(made)
+    assert (unpack + pack).sum() == pytest.approx(38e6)
+    made = replace(made, server_ns=made.server_ns + 10**7)
+    assert sum(each.sum() for each in own_serialization(made)) == pytest.approx(40e6), "the rest is its own"

@@ -19,6 +19,7 @@ from ipcbench.cli import main
 from ipcbench.diagnose.attribution import attribute
 from ipcbench.diagnose.costs import CodecCost, CompressionCost, CopyCost, Costs
 from ipcbench.diagnose.diagnosis import Diagnosis, Floor, Remedy
+from ipcbench.diagnose.empty_call import EmptyCall
 from ipcbench.diagnose.page.charts import parts_chart
 from ipcbench.diagnose.page.page import diagnosis_html, headline, ladder_html
 from ipcbench.diagnose.render import as_text, conditional, tables, unhelpful
@@ -88,9 +89,7 @@ def costs() -> Costs:
         unpack_ns=1000.0,
         to_half_ns_per_byte=0.1,
         from_half_ns_per_byte=0.1,
-        record_ns=2000.0,
-        empty_pack_ns=400.0,
-        empty_unpack_ns=300.0,
+        empty_call=EmptyCall(2000.0, 400.0, 300.0, 600.0),
         copies=(CopyCost(1024, interval(111), interval(1222)),),
         codecs=(CodecCost("msgpack", 1024, interval(3333), interval(4444)),),
         compression=(

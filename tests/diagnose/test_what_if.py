@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from ipcbench.diagnose.costs import Costs
+from ipcbench.diagnose.empty_call import EmptyCall
 from ipcbench.diagnose.prediction import Recorded, changed_ns, with_known_work_ns, with_unknown_work_ns
 from ipcbench.diagnose.what_if import (
     fewer_calls,
@@ -21,7 +22,7 @@ from ipcbench.diagnose.what_if import (
 from ipcbench.replay.traffic import COLUMNS, ThreadCalls
 from tests.replay.made import thread, traffic
 
-COSTS = Costs(2_000, 3_000, 0.5, 0.25, 1_500, 400, 300, (), (), ())
+COSTS = Costs(2_000, 3_000, 0.5, 0.25, EmptyCall(1_500, 400, 300, 600), (), (), ())
 
 
 def same_but(changed: ThreadCalls, made: ThreadCalls, *names: str) -> None:
@@ -72,12 +73,13 @@ def test_fewer_calls_keep_all_bytes_and_all_work_but_the_price_of_an_empty_call(
     changed = fewer_calls(made, COSTS)
     assert len(changed.method) == 3
     assert changed.sent_bytes.tolist() == [1_000, 1_000, 500]
-    for name in ("server_ns", "total_ns", "sent_bytes", "recv_bytes"):
+    for name in ("total_ns", "sent_bytes", "recv_bytes"):
         assert getattr(changed, name).sum() == getattr(made, name).sum(), name
     kept = np.array([100, 100, 50]) - 1
     assert (made.before_ns[0] * (kept + 1) - changed.before_ns).tolist() == (400 * kept).tolist()
     assert (made.after_ns[0] * (kept + 1) - changed.after_ns).tolist() == (300 * kept).tolist()
     assert made.gap_ns.sum() - changed.gap_ns.sum() == 1_500 * kept.sum()
+    assert made.server_ns.sum() - changed.server_ns.sum() == 600 * kept.sum()
     quick = replace(made, before_ns=np.full(250, 100))
     assert fewer_calls(quick, COSTS).before_ns.tolist() == [100, 100, 100], "no more goes than is there"
 
