@@ -70,7 +70,7 @@ def way(name: str, at: Path, channel: str) -> Iterator[tuple[str, str]]:
     (at / "db").mkdir()
     key, libc = os.getpid() + 2**24, ctypes.CDLL(None)
     first, second, _, _ = WAYS[name]
-    needs = {"at": at, "name": channel[-22:].lstrip("-"), "key": key, "port": free_port()}
+    needs = {"at": at, "name": f"way{channel[-18:]}", "key": key, "port": free_port()}
     try:
         yield _filled(first, needs), _filled(second, needs)
     finally:

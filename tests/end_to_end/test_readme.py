@@ -6,6 +6,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 import pytest
 
@@ -78,6 +79,9 @@ def test_every_command_works(checkout: Shell) -> None:
         assert program == "ipcbench", f"what does {command!r} need?"
         shorter = " ".join(options for start, options in SHORTER.items() if " ".join(arguments).startswith(start))
         done = checkout(*arguments, *shorter.split())
+        if arguments[:2] == ["profile", "run"] and find_spec("torch") is None:  # tests/profile runs it where there is
+            assert (done.returncode, "pip install" in done.stderr) == (2, True), done.stderr
+            continue
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip(), command
         ran.append(command)

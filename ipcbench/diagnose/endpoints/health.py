@@ -100,10 +100,8 @@ def _tcp(endpoint: Endpoint, look: Look) -> None:
         look.add("problem", text, "correct the host, or enter it in /etc/hosts")
         return
     if not any(_is_local(host) for host in hosts):
-        text = f"{endpoint.address} ({', '.join(sorted(hosts))}) is not an address of this host"
-        look.add(
-            "unknown", f"{text}: the kernel here cannot tell who listens", "look at it there, with the same command"
-        )
+        text = f"{endpoint.address} ({', '.join(sorted(hosts))}) is not an address of this host: the kernel here cannot"
+        look.add("unknown", f"{text} tell who listens", "look at it there, with the same command")
     try:
         with SocketList() as sockets:
             every = list(sockets.tcp().values())
@@ -114,7 +112,12 @@ def _tcp(endpoint: Endpoint, look: Look) -> None:
     if not any(_is_local(host) for host in hosts):
         look.add("ok" if links else "unknown", f"connections from this network namespace to it: {links}")
         return
-    at_port = [s for s in every if s.local[1] == port]
+    _local_tcp(endpoint, look, hosts, [s for s in every if s.local[1] == port])
+
+
+def _local_tcp(endpoint: Endpoint, look: Look, hosts: set[str], at_port: list[TcpSocket]) -> None:
+    """Add who listens at a port of this host, or what keeps a client from it."""
+    port = endpoint.port or 0
     served = [s for s in at_port if s.state == LISTEN]
     hosts = {host.partition("%")[0] for host in hosts}  # the kernel's list has no scopes
     taken = [s for s in served if _takes(s, hosts)]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
+from threading import Event
 from typing import Final
 
 from ipcbench.diagnose.endpoints.link import MEMORY, Link, Relay
@@ -199,7 +199,7 @@ def _judged(
     state, verdict, carriers = judge(found, relays)
     if state == "cannot tell" or not relays or not counted(carriers):
         return state, verdict, carriers
-    time.sleep(_BETWEEN_LOOKS_S)
+    Event().wait(_BETWEEN_LOOKS_S)  # what is in use moves meanwhile, if it ever does
     every, _ = _socket_lists((one, two))
     moved = [link for link in _between(one, two, every, between.holders)[0] if link.kind == "tcp"]
     again = between.with_sockets(every).between(one, two)

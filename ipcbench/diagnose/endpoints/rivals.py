@@ -141,11 +141,11 @@ def _has_bytes(process: Process, fd: int) -> bool:
 
 
 def _is_in_use(one: Process, two: Process, fd: int) -> bool:
-    """Return whether a file was written within the last minute, and after both processes began."""
+    """Return whether a file was written within the last minute, and a tick after both processes began at least."""
     with suppress(OSError):  # it was closed meanwhile
         written_s = os.stat(f"/proc/{one.pid}/fd/{fd}").st_mtime
         now_s = time.time()
-        began_s = now_s - time.clock_gettime(time.CLOCK_BOOTTIME) + max(one.started, two.started) / _TICKS
+        began_s = now_s - time.clock_gettime(time.CLOCK_BOOTTIME) + (max(one.started, two.started) + 1) / _TICKS
         return written_s > max(began_s, now_s - _LATELY_S)
     return False
 
