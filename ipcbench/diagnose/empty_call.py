@@ -28,13 +28,14 @@ _PATIENCE_MS = 10_000
 @dataclass(frozen=True, slots=True)
 class EmptyCall:
     """What one of many calls took at the median, in ns: between two of them, before the request left, after the reply
-    came, and at the server.
+    came, and at the server; and what was between them, which is transport.
     """
 
     gap_ns: float = 0.0
     before_ns: float = 0.0
     after_ns: float = 0.0
     server_ns: float = 0.0
+    away_ns: float = 0.0
 
 
 def measure_empty_call() -> EmptyCall:
@@ -46,8 +47,8 @@ def measure_empty_call() -> EmptyCall:
         except (OSError, subprocess.SubprocessError):
             return EmptyCall()
         (calls,) = read_traffic(Path(folder)).threads
-    names = ("gap_ns", "before_ns", "after_ns", "server_ns")
-    return EmptyCall(**{name: max(0.0, float(np.median(getattr(calls, name)))) for name in names})
+    columns = calls.gap_ns, calls.before_ns, calls.after_ns, calls.server_ns, calls.away_ns
+    return EmptyCall(*(max(0.0, float(np.median(column))) for column in columns))
 
 
 def _socket(kind: int) -> zmq.Socket[bytes]:

@@ -26,6 +26,7 @@ more as it has bytes more.
 """
 _LEAST_TINY_CALLS = 50
 _MERGED_CALLS = 100
+_MOST_TIMES_SLOWER = 2.0
 _LEAST_RETURNED_BYTES = 65_536
 _MOST_RETURNED_RATIO = 1.25
 _HANDLE_BYTES = 64
@@ -184,10 +185,10 @@ def _tiny(thread: ThreadCalls) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 def fewer_calls(thread: ThreadCalls, costs: Costs) -> ThreadCalls:
     """Return the calls with runs of small ones of one method merged. Their bytes stay, and all work: nobody knows that
-    what is done for each call is not done for each item. Only what an empty call takes of either side here goes, and at
-    most what one in twenty took.
+    what is done for each call is not done for each item. Only what an empty call takes of either side here goes, in
+    proportion if the transport of these calls was slower, too, and at most what one in twenty took.
     """
-    is_tiny = _tiny(thread)
+    is_tiny, slower = _tiny(thread), _times_slower(thread, costs)
     begins = np.ones(len(is_tiny), np.bool_)
     same = is_tiny[1:] & is_tiny[:-1] & (thread.method[1:] == thread.method[:-1])
     begins[1:] = ~same
@@ -197,13 +198,22 @@ def fewer_calls(thread: ThreadCalls, costs: Costs) -> ThreadCalls:
     sums = {}
     for name in (each for each in COLUMNS if each != "method"):
         column = getattr(thread, name)
-        fixed = min(_least_cost(column[is_tiny]), int(getattr(costs.empty_call, name, 0)))
+        fixed = min(_least_cost(column[is_tiny]), int(slower * getattr(costs.empty_call, name, 0)))
         spared = np.where(~begins & (column >= fixed), fixed, 0)  # a merged call pays it once
         sums[name] = np.add.reduceat(np.maximum(column, 0) - spared, places)
     for name in ("server_ns", "server_most_ns", "queue_ns"):
         unknown = np.add.reduceat((getattr(thread, name) == UNKNOWN).astype(np.int64), places)
         sums[name] = np.where(unknown > 0, UNKNOWN, sums[name])
     return replace(thread, method=thread.method[places], **sums)  # type: ignore[arg-type] # all are columns
+
+
+def _times_slower(thread: ThreadCalls, costs: Costs) -> float:
+    """Return how many times as long as an empty call small ones are under way; at most twice, and 1 if that may be the
+    server's work. Who waits finds colder caches in a larger program.
+    """
+    known = thread.away_ns[_tiny(thread) & (thread.server_ns != UNKNOWN)]
+    empty_ns = costs.empty_call.away_ns
+    return min(max(float(np.median(known)) / empty_ns, 1.0), _MOST_TIMES_SLOWER) if len(known) and empty_ns else 1.0
 
 
 def _least_cost(column: Ints) -> int:

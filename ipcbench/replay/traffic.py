@@ -75,7 +75,7 @@ class ThreadCalls:
         known = self.queue_ns[self.queue_ns != UNKNOWN]
         if not len(known):
             return np.zeros_like(self.total_ns)
-        usual_ns = _FAR_RATIO * int(np.median(known) or np.median(self._away_ns))
+        usual_ns = _FAR_RATIO * int(np.median(known) or np.median(self.away_ns))
         return np.where(self.queue_ns > max(usual_ns, _MOST_CORE_WAIT_NS), self.queue_ns - usual_ns, 0)
 
     @property
@@ -84,14 +84,15 @@ class ThreadCalls:
         most ten times the usual, or as many times more as it has bytes more. What a call waited beyond it, for a server
         that came late, no replay waits.
         """
-        away, moved = self._away_ns, self.sent_bytes + self.recv_bytes
+        away, moved = self.away_ns, self.sent_bytes + self.recv_bytes
         usual = np.median(moved) if len(moved) else 0
         most = _FAR_RATIO * np.median(away) * np.maximum(1, moved / max(1, usual)) if len(away) else away
         work = self.gap_ns + self.before_ns + self.after_ns + np.maximum(self.server_ns, 0)
         return np.asarray(work + np.minimum(away, most).astype(np.int64), dtype=np.int64)
 
     @property
-    def _away_ns(self) -> Ints:
+    def away_ns(self) -> Ints:
+        """What each call had between its request and its reply beyond the server's work, as far as that is known."""
         work = self.before_ns + self.after_ns + np.maximum(self.server_ns, 0)
         return np.maximum(self.total_ns - work, 0)
 

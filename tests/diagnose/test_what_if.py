@@ -22,7 +22,7 @@ from ipcbench.diagnose.what_if import (
 from ipcbench.replay.traffic import COLUMNS, ThreadCalls
 from tests.replay.made import thread, traffic
 
-COSTS = Costs(2_000, 3_000, 0.5, 0.25, EmptyCall(1_500, 400, 300, 600), (), (), ())
+COSTS = Costs(2_000, 3_000, 0.5, 0.25, EmptyCall(1_500, 400, 300, 600, 189_000), (), (), ())
 
 
 def same_but(changed: ThreadCalls, made: ThreadCalls, *names: str) -> None:
@@ -82,6 +82,17 @@ def test_fewer_calls_keep_all_bytes_and_all_work_but_the_price_of_an_empty_call(
     assert made.server_ns.sum() - changed.server_ns.sum() == 600 * kept.sum()
     quick = replace(made, before_ns=np.full(250, 100))
     assert fewer_calls(quick, COSTS).before_ns.tolist() == [100, 100, 100], "no more goes than is there"
+
+
+def test_an_empty_call_costs_more_where_the_transport_was_slower_and_at_most_twice() -> None:
+    made = small(250)
+    for away_ns, times in ((95_000, 1.0), (189_000, 1.0), (283_500, 1.5), (900_000, 2.0)):
+        slow = replace(made, total_ns=np.full(250, away_ns + 11_000), server_ns=np.full(250, 5_000),
+                       before_ns=np.full(250, 3_000), after_ns=np.full(250, 3_000))  # fmt: skip
+        changed = fewer_calls(slow, COSTS)
+        assert slow.server_ns.sum() - changed.server_ns.sum() == 600 * times * 247
+    unknown = replace(slow, server_ns=np.full(250, -1))
+    assert unknown.before_ns.sum() - fewer_calls(unknown, COSTS).before_ns.sum() == 400 * 247
 
 
 def test_calls_of_several_methods_and_large_ones_are_not_merged() -> None:

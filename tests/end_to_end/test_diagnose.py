@@ -15,8 +15,12 @@ from typing import Any
 
 import pytest
 
+from ipcbench.cli.diagnose import _gate, _judged
+from ipcbench.diagnose.diagnosis import Diagnosis, diagnose
 from ipcbench.diagnose.endpoints.process import Unreadable, read_process
 from ipcbench.models import PRESETS
+from ipcbench.replay.clients import read_traffic
+from ipcbench.replay.run import Request
 from tests.diagnose.pairs import both, program, python
 from tests.end_to_end.shell import ROOT, Shell, interrupt
 from tests.end_to_end.test_readme import blocks, commands
@@ -286,6 +290,13 @@ def test_an_unknown_part_is_zero_in_json(prepared: Shell) -> None:
     assert every["unknown_ns"] > 0
 
 
+@pytest.fixture(scope="module")
+def made(material: Path) -> dict[str, Diagnosis]:
+    """The diagnoses of a log, and of a trace of both sides."""
+    request = Request(("pipe",), rounds=1)
+    return {name: diagnose(read_traffic(material / name), request) for name in ("good.log", "trace")}
+
+
 @pytest.mark.parametrize(
     ("trace", "gate", "code", "words"),
     [
@@ -302,11 +313,19 @@ def test_an_unknown_part_is_zero_in_json(prepared: Shell) -> None:
         ("trace", "fixed>0", 1, "floor: messages takes"),
     ],
 )
-def test_a_gate_ends_with_the_wrong_code(prepared: Shell, trace: str, gate: str, code: int, words: str) -> None:
-    done = prepared("diagnose", trace, *QUICK, "--fail-if", gate)
-    assert done.returncode == code, done.stderr
-    assert words in done.stderr
-    assert done.stderr.count("\n") == (code != 0)
+def test_a_gate_ends_with_the_wrong_code(
+    made: dict[str, Diagnosis], trace: str, gate: str, code: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _judged(made[trace], *_gate(gate)) == code
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.count("\n") == (code != 0)
+
+
+@pytest.mark.parametrize(("gate", "code"), [("serialize>5%", 1), ("server>1", 3)])
+def test_the_command_does_not_end_as_its_gate_does(prepared: Shell, gate: str, code: int) -> None:
+    done = prepared("diagnose", "good.log", *QUICK, "--fail-if", gate)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
 
 
 def test_what_a_user_prints_spoils_the_json(prepared: Shell, server: str) -> None:
