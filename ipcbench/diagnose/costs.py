@@ -29,8 +29,8 @@ from ipcbench.workload.objects import pack, unpack
 Array: TypeAlias = "npt.NDArray[np.float32]"
 
 _BLOCKS = 5
-_BLOCK_NS = 10_000_000
-_MOST_REPEATS, _MOST_COLD_REPEATS = 1000, 4
+_BLOCK_NS = 2_000_000
+_MOST_REPEATS, _MOST_COLD_REPEATS = 1000, 2
 _CACHE_BYTES = 2**26
 """More than any cache: walking through it leaves nothing else in one."""
 _LARGEST_BYTES = 2**26
@@ -146,7 +146,7 @@ def _timed(operate: Callable[[], object], before: Callable[[], object] | None = 
 
 def _copies(size_bytes: int) -> CopyCost:
     source, target = np.ones(size_bytes, np.uint8), np.ones(size_bytes, np.uint8)
-    sweep = np.ones(_CACHE_BYTES, np.uint8)
+    sweep = np.ones(_CACHE_BYTES // 8)
 
     def copy() -> None:
         np.copyto(target, source)
