@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from statistics import fmean, median
 
 import numpy as np
 import numpy.typing as npt
@@ -181,17 +182,17 @@ def paired_difference(a: Estimate, b: Estimate) -> PairedDifference | None:
     """
     if a.between and b.between:
         return _interpolated_difference(a, b)
-    differences = np.sort(round_differences(a, b))
+    differences = sorted(differences_by_round(a, b).values())
     count = len(differences)
     if count < 2:
         return None
     kept = _kept_count(count)
     cut = (count - kept) // 2
-    mean = float(np.mean(differences[cut : count - cut]))
-    winsorized = np.clip(differences, differences[cut], differences[count - 1 - cut])
-    variance = (count - 1) * float(np.var(winsorized, ddof=1)) / (kept - 1)
-    if cut and int(np.sum(differences * np.sign(mean) < -abs(mean) / 2.0)) > _most_contrary(count):
-        mean, variance = float(np.mean(differences)), kept * float(np.var(differences, ddof=1)) / count
+    mean = fmean(differences[cut : count - cut])
+    winsorized = [min(max(each, differences[cut]), differences[count - 1 - cut]) for each in differences]
+    variance = (count - 1) * _variance(winsorized) / (kept - 1)
+    if cut and sum(math.copysign(each, each * mean) < -abs(mean) / 2.0 for each in differences) > _most_contrary(count):
+        mean, variance = fmean(differences), kept * _variance(differences) / count
     return PairedDifference(mean, variance, kept - 1.0, count, (a.of, b.of))
 
 
@@ -235,14 +236,25 @@ def round_differences(a: Estimate, b: Estimate) -> FloatArray:
 def differences_by_round(a: Estimate, b: Estimate) -> dict[str, float]:
     """Return the name of each round that both have, and what `round_differences` has of it."""
     return {
-        name: float(
-            np.median(a.rounds[name] - b.rounds[name])
+        name: (
+            _median(a.rounds[name] - b.rounds[name])
             if len(a.rounds[name]) == len(b.rounds[name])
-            else np.median(a.rounds[name]) - np.median(b.rounds[name])
+            else _median(a.rounds[name]) - _median(b.rounds[name])
         )
         for name in a.rounds
         if name in b.rounds
     }
+
+
+def _median(turns: FloatArray) -> float:
+    """Return the median of a few values. It is asked for thousands of times, where NumPy's own is slow."""
+    return float(median(turns.tolist()))
+
+
+def _variance(values: Sequence[float]) -> float:
+    """Return the variance of a few values, as above."""
+    middle = fmean(values)
+    return math.fsum((each - middle) ** 2 for each in values) / (len(values) - 1)
 
 
 def rounds_in_common(a: Estimate, b: Estimate) -> int | None:

@@ -228,8 +228,10 @@ def test_every_quantity_in_the_csv_names_its_unit(tmp_path: Path) -> None:
     assert [name for name in head if name not in words and not name.endswith(units)] == []
 
 
-@pytest.mark.parametrize("modes", [("paced", "saturate"), ("paced", "pingpong", "saturate"), ("saturate",)])
-@pytest.mark.parametrize("scale", [1e-2, 1.0, 1e5])
+@pytest.mark.parametrize(
+    ("modes", "scale"),
+    [(("paced", "saturate"), 1e-2), (("paced", "pingpong", "saturate"), 1e5), (("saturate",), 1.0)],
+)
 def test_nothing_is_wider_than_a_hundred_columns(tmp_path: Path, monkeypatch, modes, scale: float) -> None:
     names = ("shm", "mpi-pkl5", "a_package.of.somebody:TheirOwnBackend")
     cells = {

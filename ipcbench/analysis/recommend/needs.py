@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -163,13 +163,16 @@ def required_packages(module: str) -> tuple[str, ...]:
     return tuple(sorted(packages))
 
 
-def _imports(module: str) -> Iterator[str]:
-    source = _source(module)
+@cache
+def _imports(module: str) -> frozenset[str]:
+    """Return what a module imports; backends share most of their modules."""
+    source, found = _source(module), set()
     for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))) if source is not None else ():
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            yield resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0])
+            found.add(resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0]))
+    return frozenset(found)
 
 
 def _source(module: str) -> Path | None:
