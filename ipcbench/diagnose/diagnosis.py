@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -23,7 +24,7 @@ from ipcbench.diagnose.prediction import (
     with_known_work_ns,
     with_unknown_work_ns,
 )
-from ipcbench.diagnose.what_if import SERVER, WhatIf, changed, late_ns, usual_first_call, what_ifs
+from ipcbench.diagnose.what_if import FEWER_CALLS, SERVER, WhatIf, changed, late_ns, usual_first_call, what_ifs
 from ipcbench.errors import ConfigError
 from ipcbench.replay.latency_table import LatencyTable, ladder, make_table
 from ipcbench.replay.run import Contender, Measured, Replays, Request, Say, require_some, select, share_ns
@@ -91,9 +92,11 @@ class Remedy:
         )
 
     @property
-    def is_bound(self) -> bool:
-        """Whether it is only known that no more than this is saved."""
-        return self.key == NEIGHBOURS
+    def bound(self) -> Literal["", "at most", "at least"]:
+        """Whether it is only known that no more than this is saved, or no less: fewer calls keep all work, of which
+        some may be done for each call and not for each item.
+        """
+        return "at most" if self.key == NEIGHBOURS else "at least" if self.key == FEWER_CALLS else ""
 
     @property
     def is_sure(self) -> bool:

@@ -48,15 +48,15 @@ def gain_words(remedy: Remedy, language: Language = "en") -> str:
     gain = remedy.gain_ratio
     texts = [f"{'−' if each < 0 else ''}{format_significant(100 * abs(each), 3)}" for each in
              (gain.estimate, gain.low, gain.high)]  # fmt: skip
-    if remedy.is_bound:
-        return _say("at most", language=language, gain=texts[0])
-    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if remedy.backend and remedy.is_sure else texts[0]
+    text = f"{texts[0]} [{texts[1]}, {texts[2]}]" if remedy.backend and remedy.is_sure else texts[0]
+    return _say(remedy.bound, language=language, figure=text) if remedy.bound else text
 
 
 def total_words(remedy: Remedy, language: Language) -> str:
     """Return how long all calls would take after a change."""
     total = format_duration_ns(remedy.predicted_ns.estimate)
-    return _say("at least", language=language, total=total) if remedy.is_bound else total
+    other = "at least" if remedy.bound == "at most" else "at most"
+    return _say(other, language=language, figure=total) if remedy.bound else total
 
 
 def remedy_table(diagnosis: Diagnosis, chosen: Sequence[Remedy], title: str, language: Language) -> Table:

@@ -17,7 +17,7 @@ from ipcbench.diagnose.costs import Costs
 from ipcbench.replay.traffic import COLUMNS, ThreadCalls, Traffic
 from ipcbench.trace.readers.batch import UNKNOWN, Ints
 
-SERVER = "server"
+SERVER, FEWER_CALLS = "server", "fewer calls"
 _LEAST_SHARE = 0.01
 """Of the recorded time: a remedy against less is not tried."""
 _LEAST_OTHERS, _SLOW_FIRST = 5, 10.0
@@ -70,8 +70,10 @@ def what_ifs(traffic: Traffic, costs: Costs) -> Iterator[WhatIf]:
         condition = "the messages are arrays of float32, and half of their digits are enough"
         yield WhatIf("half precision", partial(half_precision, costs=costs), condition=condition)
     if any(_tiny(thread).sum() >= _LEAST_TINY_CALLS for thread in traffic.threads):
-        note = f"{_MERGED_CALLS} calls become one; all work on what is in them stays, on both sides"
-        yield WhatIf("fewer calls", partial(fewer_calls, costs=costs), note)
+        whose = "on both sides" if traffic.server_known else "as far as it is known"
+        note = f"{_MERGED_CALLS} calls become one; all work on what is in them stays, {whose}"
+        unknown = "" if costs.empty_call.away_ns else ", and what an empty call takes, which could not be measured"
+        yield WhatIf(FEWER_CALLS, partial(fewer_calls, costs=costs), note + unknown)
     returned = sum(int(_returns(thread).sum()) for thread in traffic.threads)
     if returned:
         condition = f"the {returned:,} replies that are followed by a request about as large are sent back in it"

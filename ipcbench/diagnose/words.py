@@ -26,7 +26,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "记录称传输方式为 {word}，以 {source} 代表。",
     ),
     "says nothing": (
-        "The recording does not say over what; {source} stands for it. Name another with --recorded-over: zmq is "
+        "The recording does not say over what; {source} stands for it. Name it with --recorded-over: zmq is "
         "ZeroMQ over ipc://, zmq-tcp-insecure over tcp://, tcp plain TCP, pipe Unix sockets, shm shared memory.",
         "记录未说明传输方式，以 {source} 代表。可用 --recorded-over 指定：zmq 为 ipc:// 的 ZeroMQ，zmq-tcp-insecure 为 tcp://，"
         "tcp 为普通 TCP，pipe 为 Unix 套接字，shm 为共享内存。",
@@ -106,8 +106,8 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
         "That is of what could be judged: one more change was replayed too little to tell.",
         "以上仅就可判断者而言：另有一项改动重放不足，无法判断。",
     ),
-    "at most": ("at most {gain}", "至多 {gain}"),
-    "at least": ("at least {total}", "至少 {total}"),
+    "at most": ("at most {figure}", "至多 {figure}"),
+    "at least": ("at least {figure}", "至少 {figure}"),
     "unsure": ("What was replayed too little to tell", "重放不足、无法判断的改动"),
     "conditional": ("What would help on a condition", "有条件有效的措施"),
     "others": ("What does not clearly help", "无明确收益的措施"),
@@ -339,6 +339,10 @@ SAYINGS: Final = {
         "假定服务端的序列化与客户端相同；传输自身的复制仍在；若无复制，节省更多",
     r"^([\d,]+) calls become one; all work on what is in them stays, on both sides$":
         r"\1 次调用合为一次，双端对其内容的处理均不变",
+    r"^([\d,]+) calls become one; all work on what is in them stays, as far as it is known$":
+        r"\1 次调用合为一次，对其内容的处理在已知范围内不变",
+    r"^([\d,]+) calls become one; .*, and what an empty call takes, which could not be measured$":
+        r"\1 次调用合为一次，对其内容的处理在已知范围内不变；空调用的开销未能测得，也计为不变",
     r"^the messages are arrays of float32, and half of their digits are enough$": "消息为 float32 数组，且一半精度已足够",
     r"^the ([\d,]+) replies that are followed by a request about as large are sent back in it$":
         r"\1 个应答之后的请求与之大小相近，且其中送回该应答",

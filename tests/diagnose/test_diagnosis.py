@@ -24,7 +24,7 @@ from ipcbench.diagnose.diagnosis import (
     source_of,
 )
 from ipcbench.diagnose.prediction import Recorded, work_ns
-from ipcbench.diagnose.render import gain_words
+from ipcbench.diagnose.render import gain_words, total_words
 from ipcbench.diagnose.what_if import SERVER, WhatIf, changed, usual_first_call, without_own_work
 from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.run import Contender, Measured, Request
@@ -320,7 +320,7 @@ def test_a_wait_for_a_core_is_bounded_by_what_the_server_works_at_least() -> Non
     whole = replace(traffic(*made), waited_ns={"s": 10**12, "0": 0, "1": 0, "2": 0})
     (found,) = _from_recording(whole)
     assert found.predicted_ns.estimate == pytest.approx(60 * 150_000)
-    assert found.is_bound
+    assert found.bound == "at most"
     few = replace(whole, threads=tuple(each.first(5) for each in whole.threads))
     assert not list(_from_recording(few))
 
@@ -328,3 +328,11 @@ def test_a_wait_for_a_core_is_bounded_by_what_the_server_works_at_least() -> Non
 def test_no_interval_reaches_below_work_that_is_known() -> None:
     found = _interval([21.8, 36.6, 38.2], least=21.8, most=37.0)
     assert (found.low, found.estimate, found.high) == (21.8, 36.6, 37.0)
+
+
+def test_bounds_are_said_as_bounds() -> None:
+    known = Interval(0.2, 0.3, 0.4)
+    made = Remedy("fewer calls", "zmq", 3, Interval(6e6, 7e6, 8e6), known)
+    assert (total_words(made, "en"), gain_words(made)) == ("at most 7.00 ms", "at least 30.0 [20.0, 40.0]")
+    most = Remedy("neighbours", "", 0, Interval(7e6, 7e6, 7e6), Interval(0.3, 0.3, 0.3))
+    assert (total_words(most, "en"), gain_words(most)) == ("at least 7.00 ms", "at most 30.0")

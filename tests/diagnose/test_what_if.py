@@ -11,6 +11,7 @@ from ipcbench.diagnose.costs import Costs
 from ipcbench.diagnose.empty_call import EmptyCall
 from ipcbench.diagnose.prediction import Recorded, changed_ns, with_known_work_ns, with_unknown_work_ns
 from ipcbench.diagnose.what_if import (
+    FEWER_CALLS,
     fewer_calls,
     half_precision,
     out_of_band,
@@ -124,6 +125,10 @@ def test_only_what_could_matter_is_tried() -> None:
     keys = [each.key for each in what_ifs(traffic(small(60)), COSTS)]
     assert "fewer calls" in keys
     assert "half precision" not in keys
+    known, unknown = traffic(small(60)), traffic(replace(small(60), server_ns=np.full(60, -1)))
+    untold = replace(COSTS, empty_call=EmptyCall())
+    for calls, costs, ends in ((known, COSTS, "both sides"), (unknown, COSTS, "known"), (known, untold, "measured")):
+        assert next(each.note for each in what_ifs(calls, costs) if each.key == FEWER_CALLS).endswith(ends)
 
 
 @pytest.mark.parametrize(("time", "usual", "expected"), [(50, 100, 50), (50, 60, 90), (50, 200, 25), (300, 200, 150)])

@@ -157,7 +157,7 @@ def headline(diagnosis: Diagnosis, language: Language, before: Traffic | None = 
     if diagnosis.remedies:
         best = diagnosis.remedies[0]
         name, _ = remedy_words(best.key, language)
-        after = total_words(best, language) if best.is_bound else interval_words(best.predicted_ns)
+        after = total_words(best, language) if best.bound else interval_words(best.predicted_ns)
         key = "best judged" if unsure(diagnosis) else "best"
         lead = say(key, name=name, before=format_duration_ns(_before_ns(diagnosis, best)), after=after)
         rest.append(say("saves", gain=_with_unit(gain_words(best, language), "%")))
