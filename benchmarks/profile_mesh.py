@@ -1,6 +1,6 @@
-"""All-reduce of two ranks through torch: gloo beside the mesh over shared memory, in turns.
+"""An operation of two ranks through torch: gloo beside the mesh over shared memory or another transport, in turns.
 
-    python benchmarks/profile_mesh.py [TRANSPORT]
+    python benchmarks/profile_mesh.py [TRANSPORT] [all_reduce|broadcast]
 
 Each row has the median of many calls in turns of 20, in microseconds, and their ratio. torch is needed.
 """
@@ -24,7 +24,7 @@ SIZES = [2**exponent for exponent in range(10, 25, 2)]
 TURN = 20
 
 
-def main(transport: str) -> None:
+def main(transport: str = "shm", operation: str = "all_reduce") -> None:
     addresses = create_mesh(transport, 2)
     with tempfile.TemporaryDirectory() as folder:
         child = os.fork()
@@ -35,7 +35,7 @@ def main(transport: str) -> None:
             with Mesh(addresses, rank) as mesh:
                 ours = group.over_mesh(mesh, Recorder(rank))
                 for size in SIZES:
-                    measure(ours, size, transport if rank == 0 else "")
+                    measure(ours, operation, size, transport if rank == 0 else "")
             dist.destroy_process_group()
         finally:
             if not child:
@@ -44,17 +44,19 @@ def main(transport: str) -> None:
             destroy_mesh(addresses)
 
 
-def measure(ours: dist.ProcessGroup, size: int, transport: str) -> None:
+def measure(ours: group.Group, operation: str, size: int, transport: str) -> None:
     tensor = torch.zeros(size // 4)
+    method, options = {
+        "all_reduce": ("allreduce", dist.AllreduceOptions()),
+        "broadcast": ("broadcast", dist.BroadcastOptions()),
+    }[operation]
+    groups = {"gloo": dist.group.WORLD, "ours": ours}
     times: dict[str, list[int]] = {"gloo": [], "ours": []}
     for turn in range(max(4, min(20, 2**26 // size // TURN))):
         for name in ("gloo", "ours") if turn % 2 else ("ours", "gloo"):
             for _ in range(TURN):
                 begin = perf_counter_ns()
-                if name == "gloo":
-                    dist.all_reduce(tensor)
-                else:
-                    ours.allreduce([tensor]).wait()
+                getattr(groups[name], method)([tensor], options).wait()
                 times[name].append(perf_counter_ns() - begin)
     gloo, own = (statistics.median(each) / 1e3 for each in times.values())
     if transport:
@@ -63,4 +65,4 @@ def measure(ours: dist.ProcessGroup, size: int, transport: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "shm")
+    main(*sys.argv[1:])
