@@ -56,7 +56,7 @@ def sweep_seq(
     """
     budget, points = budget or Budget(None), []
     budget.kinds_count = len(plans)
-    with _Pool(plans) as pool:
+    with Pool(plans) as pool:
         for seq, batch, decoded, plan in _in_order(lengths, batches, sorted(outputs), plans, budget):
             setting = replace(base, parallel=plan, seq=seq, batch=batch, tokens=decoded[-1], detail="block")
             run = partial(_plain, pool, setting, decoded, budget)
@@ -101,7 +101,7 @@ def sweep_parallel(
     settings = [*dict.fromkeys(settings)]
     cases = {setting: _Turns() for setting in settings}
     points: list[SweepPoint] = []
-    with _Pool(plans) as pool:
+    with Pool(plans) as pool:
         for number in range(rounds):
             if number and (reason := budget.lack("round", 1.0)):
                 say(f"the budget is spent after {number} of {rounds} rounds: {reason}")
@@ -117,7 +117,7 @@ def sweep_parallel(
     return points
 
 
-class _Pool(ExitStack):
+class Pool(ExitStack):
     """Ranks that carry out one run after another; after a failure, others are started."""
 
     def __init__(self, plans: Sequence[str]) -> None:
@@ -163,7 +163,7 @@ class _Turns:
     figures: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     failure: str = ""
 
-    def take(self, setting: Setting, pool: _Pool) -> None:
+    def take(self, setting: Setting, pool: Pool) -> None:
         """Run once more."""
         try:
             made = pool.run(setting)
@@ -231,7 +231,7 @@ def _of_output(found: SweepPoint, output: int) -> SweepPoint:
     return replace(found, values={**found.values, "tokens": output}, figures=kept)
 
 
-def _plain(pool: _Pool, setting: Setting, outputs: Sequence[int], budget: Budget) -> Mapping[str, Sequence[float]]:
+def _plain(pool: Pool, setting: Setting, outputs: Sequence[int], budget: Budget) -> Mapping[str, Sequence[float]]:
     limit_s = budget.share_s(setting.parallel)
     return _figures(pool.run(setting, ("plain",), limit_s), setting.batch, outputs)
 
