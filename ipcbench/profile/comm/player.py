@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,40 +19,44 @@ _REPEATS = 8
 _ADD_FLOATS, _ADD_BYTES = folding(np.add, np.float32), folding(np.add, np.uint8)
 
 
-class _Player(Endpoint):
-    """The mesh of one rank, and memory for the largest message."""
+class Player(Endpoint):
+    """The mesh of one rank, and memory for the largest message so far."""
 
-    def __init__(self, mesh: Mesh, largest_bytes: int) -> None:
+    def __init__(self, mesh: Mesh) -> None:
         self.mesh, self._work = mesh, Work()
         self._teams: dict[tuple[int, ...], Team] = {}
-        self._own, self._other = (np.ones(largest_bytes, np.uint8) for _ in range(2))
+        self._own = self._other = np.empty(0, np.uint8)
 
     def call(self, op: str, ranks: tuple[int, ...], size_bytes: int) -> Callable[[], None]:
-        """Return what carries out a call."""
+        """Return what carries out a call as `Call` has it, or an `exchange` of two ranks; its memory is touched."""
+        if size_bytes > len(self._own):
+            self._own, self._other = (np.ones(size_bytes, np.uint8) for _ in range(2))
         mesh, own, other = self.mesh, self._own[:size_bytes], self._other[:size_bytes]
-        if op == "send":
-            return lambda: mesh.send(ranks[1], own)
-        if op == "recv":
-            return lambda: mesh.receive_into(ranks[0], other)
+        if op in {"send", "recv", "exchange"}:
+            source, to = ranks
+            moves: dict[str, Callable[[], None]] = {
+                "send": partial(mesh.send, to, own),
+                "recv": partial(mesh.receive_into, source, other),
+                "exchange": partial(mesh.exchange, source + to - mesh.rank, own, other),
+            }
+            return moves[op]
         team = self._teams.get(ranks) or self._teams.setdefault(ranks, Team(mesh, ranks))
-        if op == "barrier":
-            return team.barrier
-        if op == "all_reduce":
-            return lambda: team.all_reduce(own, _adding(own))
-        if op == "broadcast":
-            return lambda: team.broadcast(own, 0)
         outs, into = _parts(own, team.size), _parts(other, team.size)
-        return {
-            "all_gather": lambda: team.all_gather(outs[team.place], into),
-            "reduce_scatter": lambda: team.reduce_scatter(outs, into[team.place], _adding(outs[0])),
-            "all_to_all": lambda: team.all_to_all(outs, into),
-            "scatter": lambda: team.scatter(outs, into[team.place], 0),
-            "gather": lambda: team.gather(outs[team.place], into, 0),
-        }[op]
+        operations: dict[str, Callable[[], None]] = {
+            "barrier": team.barrier,
+            "all_reduce": partial(team.all_reduce, own, _adding(own)),
+            "broadcast": partial(team.broadcast, own, 0),
+            "all_gather": partial(team.all_gather, outs[team.place], into),
+            "reduce_scatter": partial(team.reduce_scatter, outs, into[team.place], _adding(outs[0])),
+            "all_to_all": partial(team.all_to_all, outs, into),
+            "scatter": partial(team.scatter, outs, into[team.place], 0),
+            "gather": partial(team.gather, outs[team.place], into, 0),
+        }
+        return operations[op]
 
     def step(self, calls: Sequence[Sequence[Any]], rest_ns: int) -> tuple[int, int]:
         """Carry out the calls of a step, and the work after them; return when it began and ended."""
-        made = [(self.call(op, tuple(ranks), size), size, gap) for op, ranks, size, gap in calls]
+        made = [(self.call(op, tuple(ranks), size), size, gap) for op, ranks, size, gap, _ in calls]
         self.call("barrier", tuple(range(self.mesh.world)), 0)()
         now = begin = now_ns()
         for call, size_bytes, gap_ns in made:
@@ -96,7 +101,7 @@ def _parts(buffer: Bytes, count: int) -> list[Bytes]:
 
 def join(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Open this rank's end of the mesh."""
-    worker.hold(_Player(Mesh(request["addresses"], worker.index), request["largest_bytes"]))
+    worker.hold(Player(Mesh(request["addresses"], worker.index)))
     return {}
 
 
@@ -110,6 +115,6 @@ def measure(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {"times_ns": [_of(worker).time_ns(op, tuple(ranks), size) for op, ranks, size in request["calls"]]}
 
 
-def _of(worker: Worker) -> _Player:
-    (player,) = (each for each in worker.endpoints if isinstance(each, _Player))
+def _of(worker: Worker) -> Player:
+    (player,) = (each for each in worker.endpoints if isinstance(each, Player))
     return player

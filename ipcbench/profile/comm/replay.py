@@ -1,5 +1,6 @@
 """Calls of a profile, recorded or planned, sent again over any transport: real processes carry them out in the order of
-each rank, with as much work in between as took place there. Transports take turns, in fresh processes.
+each rank, with as much work in between as took place there. Transports take turns, in fresh processes. After a turn of
+each with few calls, as many of the first as fit the budget are replayed.
 
 Beside what that took stands what a table predicts: α + β·bytes of each operation, measured alone in the same turn, put
 together along the order in which ranks wait for one another. Where the two differ, the transport behaves otherwise
@@ -12,35 +13,38 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 
 from ipcbench.errors import ConfigError, IpcbenchError, TrialError
-from ipcbench.harness.group import Group
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.profile.comm import player
-from ipcbench.profile.comm.mesh import create_mesh, destroy_mesh
-from ipcbench.profile.comm.waits import extent_ns
+from ipcbench.profile.comm.waits import extent_ns, matched
+from ipcbench.profile.comm.workers import ANSWER_S, question, workers
 from ipcbench.profile.records import Call, Profile
 from ipcbench.registry import get_backend, status
 from ipcbench.replay.latency_table import LatencyTable
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 
-_TURN_S = 600.0
+_PILOT_NS, _CALL_NS, _BYTE_NS = 250e6, 50e3, 1.0
+"""How long the first turn is to be, by what a call and a byte may take; from then on, what they took counts."""
 _LADDER: Final = (1024, 2**16, 2**20)
 """Sizes of the table between a kind's smallest and largest."""
 
 Say: TypeAlias = Callable[[str], None]
-_Row: TypeAlias = tuple[str, tuple[int, ...], int, int]
-"""Operation, ranks, bytes, ns of work before it."""
+_Row: TypeAlias = tuple[str, tuple[int, ...], int, int, int]
+"""Operation, ranks, bytes, ns of work before it, number of the operation, which its members share."""
 _Kind: TypeAlias = tuple[str, tuple[int, ...]]
 _Program: TypeAlias = list[tuple[list[_Row], int]]
 """Of one rank: the calls of each step, and ns of work after the last."""
+_Programs: TypeAlias = list[_Program]
+"""Of all ranks."""
+_Turn: TypeAlias = Callable[[str, _Programs], tuple[float, float]]
 
 
 @dataclass(slots=True)
@@ -73,14 +77,19 @@ class Replayed:
     """Results by transport.
 
     Attributes:
-        recorded_ns: the same steps as they were recorded; None for a plan, and for calls whose steps are not known.
-        steps_count: how many steps were replayed.
+        recorded_ns: the same steps as they were recorded; None for a plan, for calls whose steps are not known, and for
+            a part of a step.
+        calls_count: how many calls of all ranks were replayed: the first of `all_calls_count`.
+        steps_count: how many steps they are of, of `all_steps_count`.
         left_out: transport → why it cannot run here.
     """
 
     transports: Mapping[str, OverTransport]
     recorded_ns: float | None
+    calls_count: int
+    all_calls_count: int
     steps_count: int
+    all_steps_count: int
     left_out: Mapping[str, str]
 
     @property
@@ -106,41 +115,76 @@ def replay(
         UnknownBackend: there is no such transport.
         TrialError: all transports failed, or none can run here.
     """
-    programs, recorded_ns = _programs(profile, budget_s / (4 * rounds * max(1, len(transports))))
+    programs, steps_ns = _programs(profile)
     found = {name: status(name) for name in dict.fromkeys(transports)}
     for name in found:
         if get_backend(name).capabilities.launcher == "inline":
             raise ConfigError("transport", name, "a transport between processes")
     done = {name: OverTransport() for name, each in found.items() if each.available}
     left_out = {name: f"{each.reason}; {each.hint}" for name, each in found.items() if not each.available}
-    began_s = time.monotonic()
-    with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard:
-        for index in range(rounds):
-            if index and (time.monotonic() - began_s) * (index + 1) / index > budget_s:
-                say(f"the budget is spent after {index} of {rounds} rounds")
-                break
-            names = [name for name, each in done.items() if not each.failure]
-            random.Random(index).shuffle(names)  # noqa: S311 - an order, not a secret
-            for name in names:
-                try:
-                    wall_ns, predicted_ns = _turn(name, programs, run_dir, switchboard)
-                except IpcbenchError as error:
-                    done[name].failure = str(error)
-                    say(f"warning: {name} failed: {error}")
-                    continue
-                done[name].walls_ns.append(wall_ns)
-                done[name].predicted_ns.append(predicted_ns)
-                say(f"round {index + 1}/{rounds}  {name}  {wall_ns / 1e6:.3f} ms")
+    part = _in_turns(programs, done, budget_s, rounds, say)
     if not any(each.walls_ns for each in done.values()):
         failures = {name: each.failure for name, each in done.items()} | left_out
         raise TrialError("; ".join(f"{name}: {why}" for name, why in failures.items()) or "no transport was named")
-    return Replayed(done, recorded_ns, len(programs[0]), left_out)
+    steps_count, calls_count = len(part[0]), _calls_count(part)
+    is_of_whole_steps = calls_count == _calls_count([program[:steps_count] for program in programs])
+    return Replayed(
+        done,
+        float(sum(steps_ns[:steps_count])) if steps_ns and is_of_whole_steps else None,
+        calls_count,
+        _calls_count(programs),
+        steps_count,
+        len(programs[0]),
+        left_out,
+    )
 
 
-def _programs(profile: Profile, share_s: float) -> tuple[list[_Program], float | None]:
-    """Return the program of each rank, and how long it took; of recorded steps, as many as take `share_s`."""
+def _in_turns(
+    programs: _Programs, done: Mapping[str, OverTransport], budget_s: float, rounds: int, say: Say
+) -> _Programs:
+    """Replay in rounds, and return what was replayed: a first round with few calls says how many fit the budget."""
+    began_s = time.monotonic()
+    with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard:
+        turn = partial(_turn, run_dir, switchboard)
+        part, index = _first(programs, _PILOT_NS), 1
+        _round(part, done, 0, turn, say)
+        share_s = min(budget_s / rounds, ANSWER_S / 2)
+        more = _fitting(programs, part, done, time.monotonic() - began_s, share_s)
+        if len(more[0]) > len(part[0]) or _calls_count(more) > _calls_count(part):
+            part, index = more, 0
+            say(f"{_calls_count(part):,} of {_calls_count(programs):,} calls are replayed")
+            for each in done.values():
+                each.walls_ns, each.predicted_ns = [], []
+        while index < rounds:
+            spent_s = time.monotonic() - began_s
+            if index and spent_s * (index + 1) / index > budget_s:
+                say(f"the budget is spent after {index} of {rounds} rounds")
+                break
+            _round(part, done, index, turn, say)
+            index += 1
+    return part
+
+
+def _round(programs: _Programs, done: Mapping[str, OverTransport], index: int, turn: _Turn, say: Say) -> None:
+    """Give every transport that has not failed a turn."""
+    names = [name for name, each in done.items() if not each.failure]
+    random.Random(index).shuffle(names)  # noqa: S311 - an order, not a secret
+    for name in names:
+        try:
+            wall_ns, predicted_ns = turn(name, programs)
+        except IpcbenchError as error:
+            done[name].failure = str(error)
+            say(f"warning: {name} failed: {error}")
+            continue
+        done[name].walls_ns.append(wall_ns)
+        done[name].predicted_ns.append(predicted_ns)
+        say(f"round {index + 1}  {name}  {wall_ns / 1e6:.3f} ms")
+
+
+def _programs(profile: Profile) -> tuple[_Programs, list[int]]:
+    """Return the program of each rank, and how long each recorded step took; nothing if that is not known of all."""
     calls: dict[tuple[int, int], list[Any]] = defaultdict(list)
-    for call in sorted(profile.calls, key=lambda call: call.sequence):
+    for call in matched(profile.calls):
         calls[call.rank, call.step].append(call)
     steps = {(step.rank, step.number): step for step in profile.steps}
     world = 1 + max((max(call.rank, *call.ranks) for call in profile.calls), default=0)
@@ -148,25 +192,72 @@ def _programs(profile: Profile, share_s: float) -> tuple[list[_Program], float |
     if world < 2:
         raise ConfigError("profile", f"{world} rank", "one with calls between ranks")
     _require_members(profile.calls, world)
-    walls_ns = []
-    for number in numbers:
-        whole = [steps[rank, number] for rank in range(world) if (rank, number) in steps]
-        if len(whole) < world:
-            break
-        walls_ns.append(extent_ns(whole))
-    if len(walls_ns) == len(numbers):
-        count = max(1, int(np.searchsorted(np.cumsum(walls_ns), 1e9 * share_s)))
-        numbers, walls_ns = numbers[:count], walls_ns[:count]
-    programs: list[_Program] = []
+    programs: _Programs = []
     for rank in range(world):
         program: _Program = []
         for number in numbers:
             own = calls[rank, number]
             step, last_ns = steps.get((rank, number)), max((call.exit_ns or 0 for call in own), default=0)
             rest = step.start_ns + step.wall_ns - last_ns if step and last_ns else 0
-            program.append(([(call.op, call.ranks, call.bytes, call.gap_ns or 0) for call in own], max(rest, 0)))
+            rows = [(call.op, call.ranks, call.bytes, call.gap_ns or 0, call.match or 0) for call in own]
+            program.append((rows, max(rest, 0)))
         programs.append(program)
-    return programs, float(sum(walls_ns)) if len(walls_ns) == len(numbers) else None
+    if not all((rank, number) in steps for rank in range(world) for number in numbers):
+        return programs, []
+    return programs, [extent_ns([steps[rank, number] for rank in range(world)]) for number in numbers]
+
+
+def _calls_count(programs: _Programs) -> int:
+    return sum(len(calls) for program in programs for calls, _ in program)
+
+
+def _guesses_ns(calls: Sequence[_Row]) -> list[float]:
+    """Return about what each call and the work before it take."""
+    return [_CALL_NS + size_bytes * _BYTE_NS + gap_ns for _, _, size_bytes, gap_ns, _ in calls]
+
+
+def _step_guesses_ns(programs: _Programs) -> list[float]:
+    return [max(sum(_guesses_ns(calls)) + rest_ns for calls, rest_ns in step) for step in zip(*programs, strict=True)]
+
+
+def _first(programs: _Programs, limit_ns: float) -> _Programs:
+    """Return the first steps that take about so long; or the first calls, if a step is longer: one at least."""
+    count = int(np.searchsorted(np.cumsum(_step_guesses_ns(programs)), limit_ns, "right"))
+    if count:
+        return [program[:count] for program in programs]
+    step = [program[0][0] for program in programs]
+    ends = [np.cumsum(_guesses_ns(calls)) for calls in step]
+    counts = [0] * len(step)
+    while not any(counts):
+        counts = _whole(step, [int(np.searchsorted(each, limit_ns, "right")) for each in ends])
+        limit_ns *= 2
+    return [[(calls[:end], 0)] for calls, end in zip(step, counts, strict=True)]
+
+
+def _whole(step: Sequence[Sequence[_Row]], counts: list[int]) -> list[int]:
+    """Return how many of each rank's first calls, at most `counts`, have all their members among them."""
+    while True:
+        parts = [calls[:count] for calls, count in zip(step, counts, strict=True)]
+        taken = [{row[-1] for row in part} for part in parts]
+        lacking = [[any(row[-1] not in taken[rank] for rank in row[1]) for row in part] for part in parts]
+        fewer = [each.index(True) if True in each else len(each) for each in lacking]
+        if fewer == counts:
+            return counts
+        counts = fewer
+
+
+def _fitting(
+    programs: _Programs, pilot: _Programs, done: Mapping[str, OverTransport], pilot_s: float, share_s: float
+) -> _Programs:
+    """Return the first calls of which a round takes about `share_s`, from what it took with those of the pilot."""
+    played_ns = sum(sum(each.walls_ns) for each in done.values())
+    slower_ratio = played_ns / sum(_step_guesses_ns(pilot))
+    left_ns = 1e9 * (share_s - pilot_s) + played_ns  # processes have to be started, too
+    return _first(programs, left_ns / slower_ratio) if played_ns and left_ns > played_ns else pilot
+
+
+def _kind(call: _Row) -> _Kind:
+    return "send" if call[0] == "recv" else call[0], call[1]
 
 
 def _require_members(calls: Sequence[Call], world: int) -> None:
@@ -183,23 +274,18 @@ def _require_members(calls: Sequence[Call], world: int) -> None:
             raise ConfigError("profile", f"{said} in step {step}", "one with the calls of all ranks")
 
 
-def _turn(name: str, programs: list[_Program], run_dir: RunDir, switchboard: Switchboard) -> tuple[float, float]:
+def _turn(run_dir: RunDir, switchboard: Switchboard, name: str, programs: _Programs) -> tuple[float, float]:
     """Replay once over a transport, in fresh processes; return what it took, and what the table predicts."""
     rows = [row for program in programs for calls, _ in program for row in calls]
     asked = _ladder(rows)
-    world, largest = len(programs), max(size for _, _, size, _ in rows)
-    with ExitStack() as undo:
-        addresses = create_mesh(name, world, largest, run_dir.channel_name)
-        undo.callback(destroy_mesh, addresses)
-        roles = tuple(f"rank {rank}" for rank in range(world))
-        group = Group(get_backend(name).capabilities.launcher, world - 1, switchboard, roles)
-        undo.callback(group.kill)
-        group.connect().ask_all(_call("join", addresses=addresses, largest_bytes=largest), _TURN_S)
-        group.ask_all(_call("play", programs=[program[:1] for program in programs]), _TURN_S)  # a warm-up
-        answers = group.ask_all(_call("play", programs=programs), _TURN_S)
-        alone = group.ask_all(_call("measure", calls=asked), _TURN_S)
-        group.ask_all({"do": "close"}, _TURN_S)
-        group.end()
+    world, largest = len(programs), max(row[2] for row in rows)
+    warm_up = _first([program[:1] for program in programs], _PILOT_NS)
+    with workers(run_dir, switchboard, world, name, largest) as (group, meeting):
+        group.ask_all(question(player.join, **meeting), ANSWER_S)
+        group.ask_all(question(player.play, programs=warm_up), ANSWER_S)
+        answers = group.ask_all(question(player.play, programs=programs), ANSWER_S)
+        alone = group.ask_all(question(player.measure, calls=asked), ANSWER_S)
+        group.ask_all({"do": "close"}, ANSWER_S)
     steps = zip(*(answers[rank]["times_ns"] for rank in range(world)), strict=True)
     wall_ns = sum(max(end for _, end in step) - min(begin for begin, _ in step) for step in steps)
     times: dict[_Kind, dict[int, float]] = defaultdict(dict)
@@ -211,16 +297,11 @@ def _turn(name: str, programs: list[_Program], run_dir: RunDir, switchboard: Swi
     return float(wall_ns), predicted
 
 
-def _call(function: str, **more: Any) -> dict[str, Any]:
-    return {"do": "call", "function": f"{player.__name__}:{function}", **more}
-
-
 def _ladder(rows: Sequence[_Row]) -> list[tuple[str, tuple[int, ...], int]]:
     """Return which calls are timed alone: of each kind the smallest, the largest, and sizes between."""
     sizes: dict[_Kind, set[int]] = defaultdict(set)
-    for op, ranks, size, _ in rows:
-        if op != "recv":
-            sizes[op, ranks].add(size)
+    for row in rows:
+        sizes[_kind(row)].add(row[2])
     return [
         (*kind, size)
         for kind, own in sorted(sizes.items())
@@ -233,32 +314,30 @@ def _predict(step: Sequence[tuple[list[_Row], int]], tables: Mapping[_Kind, Late
     been sent.
     """
     clocks, places = [0.0] * len(step), [0] * len(step)
-    arrivals: dict[tuple[int, ...], list[float]] = defaultdict(list)
-    entered: dict[_Kind, dict[int, float]] = defaultdict(dict)
+    entered: dict[int, dict[int, float]] = defaultdict(dict)
     ready = list(range(len(step)))
     while ready:
         rank = ready.pop()
         calls = step[rank][0]
         while places[rank] < len(calls):
-            op, ranks, size, gap_ns = calls[places[rank]]
-            kind = ("send" if op == "recv" else op), ranks
-            enter = clocks[rank] + gap_ns
-            if op == "recv" and not arrivals[ranks]:
+            row = calls[places[rank]]
+            op, ranks, size, gap_ns, number = row
+            enter, others = clocks[rank] + gap_ns, entered[number]
+            if op == "recv" and not others:
                 break
             places[rank] += 1
             if op == "recv":
-                clocks[rank] = max(enter, arrivals[ranks].pop(0))
+                clocks[rank] = max(enter, *others.values())
                 continue
-            cost = float(tables[kind].times_ns(np.array([size]))[0])
+            cost = float(tables[_kind(row)].times_ns(np.array([size]))[0])
+            others[rank] = enter
             if op == "send":
-                clocks[rank] = enter + cost
-                arrivals[ranks].append(clocks[rank])
+                others[rank] = clocks[rank] = enter + cost
                 ready.append(ranks[1])
                 continue
-            entered[kind][rank] = enter
-            if len(entered[kind]) < len(ranks):
+            if len(others) < len(ranks):
                 break
-            end = max(entered.pop(kind).values()) + cost
+            end = max(others.values()) + cost
             for member in ranks:
                 clocks[member] = end
             ready += [member for member in ranks if member != rank]

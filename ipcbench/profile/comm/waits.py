@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
 
 import msgspec
 
@@ -19,15 +18,6 @@ from ipcbench.profile.records import Call, Step
 
 _DOUBTFUL_RATIO = 0.1
 """Of the median transfer: clocks that may differ by more cannot tell it from waiting."""
-
-BUS_FACTORS: Final[Mapping[str, tuple[int, int]]] = {
-    "all_reduce": (2, -2),
-    "all_gather": (1, -1),
-    "reduce_scatter": (1, -1),
-    "all_to_all": (1, -1),
-}
-"""Operation → (a, b): of each byte, (a·n + b) / n cross a link in the best algorithm for n ranks, as NCCL's tests
-count; 1 for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +30,7 @@ class OpTotal:
         wait_ns: sum over the operations of the mean wait of their ranks; None if it is not known of all, as of a plan.
         operation_ns: sum over the operations, from the last rank's enter to the last one's exit.
         algorithm_bytes_per_s: bytes by the median of these times.
-        bus_bytes_per_s: times what crosses a link, see `BUS_FACTORS`: comparable with the speed of the hardware.
+        bus_bytes_per_s: times what crosses a link, see `bus_ratio`: comparable with the speed of the hardware.
     """
 
     op: str
@@ -177,9 +167,15 @@ def _total(op: str, size_bytes: int, ranks_count: int, operations: Sequence[Sequ
         return OpTotal(op, size_bytes, ranks_count, len(operations), None, None, None, None)
     wait_ns = sum(sum(call.wait_ns or 0 for call in members) / len(members) for members in operations)
     rate = 1e9 * size_bytes / max(median(known), 1)
-    a, b = BUS_FACTORS.get(op, (0, ranks_count))
-    bus = rate * (a * ranks_count + b) / ranks_count
+    bus = rate * bus_ratio(op, ranks_count)
     return OpTotal(op, size_bytes, ranks_count, len(operations), wait_ns, float(sum(known)), rate, bus)
+
+
+def bus_ratio(op: str, ranks_count: int) -> float:
+    """Return how many bytes cross a link in the best algorithm by those of the message, as NCCL's tests count."""
+    if op not in {"all_reduce", "all_gather", "reduce_scatter", "all_to_all"}:
+        return 1.0
+    return (2 if op == "all_reduce" else 1) * (ranks_count - 1) / ranks_count
 
 
 def _stragglers(calls: Sequence[Call]) -> list[Straggler]:

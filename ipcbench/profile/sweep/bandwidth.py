@@ -6,22 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Final
 
 import psutil
 
-from ipcbench.backend import Launcher
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.group import Group
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
-from ipcbench.profile.comm.mesh import create_mesh, destroy_mesh
+from ipcbench.profile.comm.waits import bus_ratio
+from ipcbench.profile.comm.workers import ANSWER_S, question, workers
 from ipcbench.profile.records import SweepPoint
 from ipcbench.profile.run import INSTALL
 from ipcbench.profile.sweep import moving
 from ipcbench.profile.sweep.cases import Budget, Done, Say, measure
 from ipcbench.profile.sweep.device import device_cases
-from ipcbench.registry import get_backend
 from ipcbench.util.units import format_bytes
 
 SIZES: Final = tuple(2**power for power in (20, 22, 24, 26, 28, 30, 31))
@@ -37,7 +36,6 @@ ROUNDS: Final = 5
 
 _BUFFERS = 5
 """Of a message's size, at each process: its own, what comes in, and copies on the way."""
-_MOVE_S = 600.0
 _ROUND_NS = 10_000_000
 """A round repeats a quick move until about this much has passed."""
 
@@ -66,14 +64,15 @@ def sweep_bandwidth(
         points.append(point)
         say(f"{point.values['what']}: {point.status}")
         done(points)
-    with ExitStack() as stack:
+    with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard, ExitStack() as stack:
         movers: dict[str, Group | str] = {}
         for transport in ("memory", *transports):
             if transport == "gloo" and find_spec("torch") is None:
                 movers[transport] = f"needs torch: {INSTALL}"
                 continue
+            world = 1 if transport == "memory" else ranks
             try:
-                movers[transport] = stack.enter_context(_movers(transport, 1 if transport == "memory" else ranks))
+                movers[transport] = stack.enter_context(_movers(run_dir, switchboard, transport, world))
             except IpcbenchError as error:
                 movers[transport] = str(error)
         for size_bytes in sizes:
@@ -89,37 +88,17 @@ def sweep_bandwidth(
     return points
 
 
-def bus_ratio(what: str, ranks: int) -> float:
-    """Return bytes on a link by bytes of the message, as NCCL counts."""
-    if what == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return (ranks - 1) / ranks if what in {"all_gather", "reduce_scatter", "all_to_all"} else 1.0
-
-
 def _values(transport: str, ranks: int, what: str, direction: str, size_bytes: int) -> dict[str, str | int]:
     return {"what": what, "transport": transport, "ranks": ranks, "direction": direction, "bytes": size_bytes}
 
 
 @contextmanager
-def _movers(transport: str, world: int) -> Iterator[Group]:
+def _movers(run_dir: RunDir, switchboard: Switchboard, transport: str, world: int) -> Iterator[Group]:
     """Start processes that are joined over a transport."""
-    with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard, ExitStack() as undo:
-        launcher: Launcher = "spawn"
-        addresses: list[dict[str, Any]] = []
-        if transport not in {"memory", "gloo"}:
-            launcher = get_backend(transport).capabilities.launcher
-            addresses = create_mesh(transport, world, name=run_dir.channel_name)
-            undo.callback(destroy_mesh, addresses)
-        names = tuple(f"rank {index} of {transport}" for index in range(world))
-        group = Group(launcher, world - 1, switchboard, roles=names)
-        undo.callback(group.kill)
-        place = f"file://{run_dir.path}/meeting"
-        group.connect().ask_all(_call("join", world=world, addresses=addresses, place=place), _MOVE_S)
+    backend = "" if transport in {"memory", "gloo"} else transport
+    with workers(run_dir, switchboard, world, backend, role=f"{transport}, rank") as (group, meeting):
+        group.ask_all(question(moving.join, world=world, **meeting), ANSWER_S)
         yield group
-
-
-def _call(function: str, **more: Any) -> dict[str, Any]:
-    return {"do": "call", "function": f"{moving.__name__}:{function}", **more}
 
 
 def _case(group: Group | str, point: SweepPoint, budget: Budget) -> SweepPoint:
@@ -139,10 +118,10 @@ def _rounds(group: Group, point: SweepPoint) -> Mapping[str, Sequence[float]]:
     """Return the time of a move, and the bytes per second, of each round."""
     values = point.values
     size_bytes = int(values["bytes"])
-    question = _call("move", **{name: values[name] for name in ("what", "direction", "bytes")})
+    asked = question(moving.move, **{name: values[name] for name in ("what", "direction", "bytes")})
 
     def times_ns(rounds: int, count: int) -> list[float]:
-        answers = group.ask_all({**question, "rounds": rounds, "count": count}, _MOVE_S).values()
+        answers = group.ask_all({**asked, "rounds": rounds, "count": count}, ANSWER_S).values()
         ends = [max(each) for each in zip(*(answer["exit_ns"] for answer in answers), strict=True)]
         begins = [max(each) for each in zip(*(answer["enter_ns"] for answer in answers), strict=True)]
         return [max(1.0, (end - begin) / count) for begin, end in zip(begins, ends, strict=True)]

@@ -9,7 +9,6 @@ larger ones alone.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -22,6 +21,7 @@ from ipcbench.errors import IpcbenchError
 from ipcbench.harness.group import Group
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
+from ipcbench.profile.comm.workers import ANSWER_S, question, workers
 from ipcbench.profile.records import SweepPoint
 from ipcbench.profile.sweep import copies
 from ipcbench.profile.sweep.cases import Budget, measure
@@ -42,9 +42,10 @@ EARLIER_GOOD_BYTES_PER_S: Final = {WITHIN: 1_500_000_000_000, PEER: 200_000_000_
 
 _BUFFERS = 4
 """Of a message's size, on a device: what is sent, what comes, and what it is compared with."""
+_ROLE = "process for the GPU"
+"""CUDA cannot be used in forks of a process that has used it; what it shares is given back as they end."""
 _CACHES = 4
 """A copy of at least so many times the L2 cache is one of the memory."""
-_ASK_S = 120.0
 
 
 def device_cases(sizes: Sequence[int], budget: Budget) -> Iterator[SweepPoint]:
@@ -58,8 +59,12 @@ def device_cases(sizes: Sequence[int], budget: Budget) -> Iterator[SweepPoint]:
         yield from (_unavailable(what) for what in CASES)
         return
     try:
-        with _processes() as group:
-            gpus = group.ask_one(0, _call("describe"), _ASK_S)["gpus"]
+        with (
+            RunDir() as run_dir,
+            Switchboard(run_dir.path) as board,
+            workers(run_dir, board, 2, role=_ROLE) as (group, _),
+        ):
+            gpus = group.ask_one(0, question(copies.describe), ANSWER_S)["gpus"]
             link = gpus[0]["link"] if gpus else ""
             able = {**dict.fromkeys(_ONE, bool(gpus)), PEER: len(gpus) > 1, NVLINK: link.startswith("NV")}
             yield from (_unavailable(what) for what in CASES if not able[what])
@@ -98,11 +103,13 @@ def _figures(group: Group, point: SweepPoint, gpu: Mapping[str, Any]) -> Mapping
     """Return the figures of a case in each round."""
     what, size_bytes = str(point.values["what"]), int(point.values["bytes"])
     if what == IPC:
-        shared = group.ask_one(0, _call("share", bytes=size_bytes), _ASK_S)["storage"]
-        made = group.ask_one(1, _call("take", storage=shared), _ASK_S)
-        group.ask_one(0, _call("release"), _ASK_S)
+        shared = group.ask_one(0, question(copies.share, bytes=size_bytes), ANSWER_S)["storage"]
+        made = group.ask_one(1, question(copies.take, storage=shared), ANSWER_S)
+        group.ask_one(0, question(copies.release), ANSWER_S)
     else:
-        made = group.ask_one(0, _call("copy", what=what, bytes=size_bytes, devices=["cuda:0", "cuda:1"]), _ASK_S)
+        made = group.ask_one(
+            0, question(copies.copy, what=what, bytes=size_bytes, devices=["cuda:0", "cuda:1"]), ANSWER_S
+        )
     moved_bytes = size_bytes * (2 if what == WITHIN else 1)
     figures = {"time_ns": made["times_ns"], "bytes_per_s": [1e9 * moved_bytes / each for each in made["times_ns"]]}
     if "open_ns" in made:
@@ -115,19 +122,3 @@ def _figures(group: Group, point: SweepPoint, gpu: Mapping[str, Any]) -> Mapping
 def _unavailable(what: str) -> SweepPoint:
     reason = f"needs {CASES.get(what, 'a GPU')}"
     return SweepPoint("bandwidth", {"what": what, "transport": "cuda"}, status="unavailable", reason=reason)
-
-
-@contextmanager
-def _processes() -> Iterator[Group]:
-    """Start two processes for what is on the GPU: CUDA cannot be used in forks of a process that has used it."""
-    with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard:
-        group = Group("spawn", 1, switchboard, roles=("the GPU's first process", "the GPU's second process"))
-        try:
-            yield group.connect()
-            group.end()  # so that what CUDA shares between processes is given back
-        finally:
-            group.kill()
-
-
-def _call(function: str, **more: Any) -> dict[str, Any]:
-    return {"do": "call", "function": f"{copies.__name__}:{function}", **more}

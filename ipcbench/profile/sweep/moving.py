@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from ipcbench.backend import Endpoint
 from ipcbench.harness.worker import Worker
-from ipcbench.profile.comm.collectives import Team, folding
 from ipcbench.profile.comm.mesh import Mesh
+from ipcbench.profile.comm.player import Player
 from ipcbench.util.clock import now_ns
 
 Move: TypeAlias = Callable[[], Any]
@@ -20,32 +21,21 @@ class _OverMesh(Endpoint):
     """Moves over a backend."""
 
     def __init__(self, addresses: list[dict[str, Any]], rank: int) -> None:
-        self._mesh = Mesh(addresses, rank)
-        self._team = Team(self._mesh)
-        self.barrier: Move = self._team.barrier
+        mesh = Mesh(addresses, rank)
+        self._rank, self._ranks, self._player = rank, tuple(range(mesh.world)), Player(mesh)
+        self.barrier: Move = self._player.call("barrier", self._ranks, 0)
 
     def move(self, what: str, size_bytes: int, direction: str) -> Move:
         """Return what moves a message of this size, in buffers that are allocated and touched."""
-        team, mesh, peer = self._team, self._mesh, 1 - self._mesh.rank
-        whole = np.ones(size_bytes, np.uint8)
-        if what == "send" and mesh.rank > 1:
+        if what != "send":
+            return self._player.call(what, self._ranks, size_bytes)
+        if self._rank > 1:
             return lambda: None
-        if what == "send" and direction == "both ways":
-            other = np.ones(size_bytes, np.uint8)
-            return lambda: mesh.exchange(peer, whole, other)
-        if what == "send":
-            return lambda: mesh.receive_into(peer, whole) if mesh.rank else mesh.send(peer, whole)
-        if what == "broadcast":
-            return lambda: team.broadcast(whole, 0)
-        fold = folding(np.add, np.float32)
-        if what == "all_reduce":
-            return lambda: team.all_reduce(whole, fold)
-        parts = np.split(whole, team.size)
-        own = parts[0].copy()
-        return lambda: team.all_gather(own, parts) if what == "all_gather" else team.reduce_scatter(parts, own, fold)
+        one_way = "recv" if self._rank else "send"
+        return self._player.call("exchange" if direction == "both ways" else one_way, (0, 1), size_bytes)
 
     def close(self) -> None:
-        self._mesh.close()
+        self._player.close()
 
 
 class _OverGloo(Endpoint):
@@ -63,34 +53,30 @@ class _OverGloo(Endpoint):
         import torch
         import torch.distributed as dist
 
-        whole, peer, rank = torch.ones(size_bytes // 4), 1 - self._rank, self._rank
-        if what == "send" and rank > 1:
+        whole, other, peer = torch.ones(size_bytes // 4), torch.ones(size_bytes // 4), 1 - self._rank
+        if what == "send" and self._rank > 1:
             return lambda: None
-        if what == "send" and direction == "both ways":
-            other = torch.ones(size_bytes // 4)
-            return lambda: _both_ways(whole, other, peer)
-        if what == "send":
-            return lambda: dist.recv(whole, peer) if rank else dist.send(whole, peer)
-        if what == "broadcast":
-            return lambda: dist.broadcast(whole, 0)
-        if what == "all_reduce":
-            return lambda: dist.all_reduce(whole)
-        parts = [*whole.chunk(self._world)]
-        own = parts[0].clone()
-        return lambda: dist.all_gather(parts, own) if what == "all_gather" else dist.reduce_scatter(own, parts)
+        parts, into = [*whole.chunk(self._world)], [*other.chunk(self._world)]
+
+        def both_ways() -> None:
+            sent = dist.isend(whole, peer)
+            dist.recv(other, peer)
+            sent.wait()
+
+        one_way = partial(dist.recv if self._rank else dist.send, whole, peer)
+        moves: dict[str, Move] = {
+            "send": both_ways if direction == "both ways" else one_way,
+            "broadcast": partial(dist.broadcast, whole, 0),
+            "all_reduce": partial(dist.all_reduce, whole),
+            "all_gather": partial(dist.all_gather, into, parts[0]),
+            "reduce_scatter": partial(dist.reduce_scatter, into[0], parts),
+        }
+        return moves[what]
 
     def close(self) -> None:
         import torch.distributed as dist
 
         dist.destroy_process_group()
-
-
-def _both_ways(out: Any, into: Any, peer: int) -> None:
-    import torch.distributed as dist
-
-    sent = dist.isend(out, peer)
-    dist.recv(into, peer)
-    sent.wait()
 
 
 class _Copying(Endpoint):

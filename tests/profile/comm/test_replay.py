@@ -5,13 +5,14 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ipcbench.cli.profile_traffic import replay_lines
 from ipcbench.diagnose.synth import split_calls
 from ipcbench.errors import ConfigError, TrialError
 from ipcbench.models import PRESETS
-from ipcbench.profile.comm.replay import _predict, replay
+from ipcbench.profile.comm.replay import _predict, _whole, replay
 from ipcbench.profile.comm.synth import planned
 from ipcbench.profile.model.plan import Plan, find_model
-from ipcbench.profile.records import Profile, Setting, Step
+from ipcbench.profile.records import Call, Profile, Setting, Step
 from ipcbench.registry import status
 from ipcbench.replay.latency_table import LatencyTable
 
@@ -71,6 +72,31 @@ def test_work_between_calls_takes_as_long_as_it_did() -> None:
     assert over.predicted_ns[0] > 2 * 8 * 2e6
 
 
+def test_of_a_large_import_a_part_is_replayed_and_named() -> None:
+    """With a rank's first call one that the other makes much later, and sends that a buffer takes."""
+    rows = [("all_reduce", (0, 1)), ("send", (0, 1)), ("send", (0, 1)), ("send", (1, 0))] * 25_000
+    calls = [
+        Call(rank, 0, sequence, op if op != "send" or ranks[0] == rank else "recv", ranks, 64, "float32", "")
+        for rank in (0, 1)
+        for sequence, (op, ranks) in enumerate(rows)
+    ]
+    done = replay(Profile(None, calls=tuple(calls)), ["shm", "pipe"], budget_s=6.0, rounds=3)
+    assert done.all_calls_count == 200_000
+    assert 100 < done.calls_count < 150_000
+    assert (done.recorded_ns, done.steps_count, done.all_steps_count) == (None, 1, 1)
+    said = " ".join(" ".join(replay_lines(done)).split())
+    assert f"the first {done.calls_count:,} calls of 1 steps, of 200,000 calls of 1 steps" in said
+    assert "what the rest would take is not known" in said
+
+
+def test_a_part_has_all_members_of_its_operations() -> None:
+    reduce, send, recv = ("all_reduce", (0, 1), 4, 0), ("send", (0, 1), 4, 0), ("recv", (0, 1), 4, 0)
+    first, second = [(*send, 0), (*send, 1), (*reduce, 2)], [(*recv, 0), (*reduce, 2), (*recv, 1)]
+    assert _whole([first, second], [3, 2]) == [1, 1]
+    assert _whole([first, second], [3, 3]) == [3, 3]
+    assert _whole([first, second], [0, 2]) == [0, 0]
+
+
 def test_a_profile_without_calls_and_a_transport_of_one_process_are_refused() -> None:
     with pytest.raises(ConfigError, match="calls between ranks"):
         replay(Profile(Setting(model="qwen3-tiny")), ["shm"])
@@ -83,9 +109,10 @@ def test_a_profile_without_calls_and_a_transport_of_one_process_are_refused() ->
 def test_a_prediction_follows_who_waits_for_whom() -> None:
     table = LatencyTable((8,), (10.0,))
     reduce = ("all_reduce", (0, 1), 8)
-    step = [([(*reduce, 100)], 5), ([(*reduce, 200)], 0)]
+    step = [([(*reduce, 100, 0)], 5), ([(*reduce, 200, 0)], 0)]
     assert _predict(step, {("all_reduce", (0, 1)): table}) == 215
     message = (0, 1), 8
-    first, second = [("send", *message, 100)] * 2, [("recv", *message, 0), ("recv", *message, 50)]
+    first = [("send", *message, 100, number) for number in (1, 2)]
+    second = [("recv", *message, 0, 1), ("recv", *message, 50, 2)]
     stages = [(first, 0), (second, 7)]
     assert _predict(stages, {("send", (0, 1)): table}) == 227

@@ -65,14 +65,14 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _cases(monkeypatch: pytest.MonkeyPatch, gpus: list[dict[str, Any]], sizes: tuple[int, ...]) -> list[SweepPoint]:
     class Processes(_Group):
-        def __enter__(self) -> _Group:
-            return self
+        def __enter__(self) -> tuple[_Group, dict[str, Any]]:
+            return self, {}
 
         def __exit__(self, *_: object) -> None:
             """None was started."""
 
     monkeypatch.setattr(device, "driver", lambda: True)
-    monkeypatch.setattr(device, "_processes", lambda: Processes(gpus))
+    monkeypatch.setattr(device, "workers", lambda *_, **__: Processes(gpus))
     return list(device.device_cases(sizes, Budget(None)))
 
 
