@@ -265,9 +265,7 @@ def methods(asked: argparse.Namespace) -> dict[str, Any]:
 
     def step(phase: str, position: int) -> object:
         return (
-            runner.prefill(ids[:, :seq])
-            if phase == "prefill"
-            else runner.decode(ids[:, position : position + 1], position)
+            runner.step(ids[:, :seq]) if phase == "prefill" else runner.step(ids[:, position : position + 1], position)
         )
 
     rows: dict[str, list[dict[str, Any]]] = {"prefill": [], "decode": []}

@@ -93,11 +93,13 @@ def replay_lines(found: Replayed) -> list[str]:
     ]
     rows += [(name, NOT_MEASURED, NOT_MEASURED, reason) for name, reason in found.left_out.items()]
     heads = ["transport", "replayed, ms", "predicted, ms", ""]
-    said = [f"{found.calls_count:,} calls of {found.steps_count:,} steps were replayed."]
+    steps = f"steps: {found.steps_count:,} of {found.all_steps_count:,}"
+    said = [f"{found.calls_count:,} calls were replayed ({steps})."]
     if found.calls_count < found.all_calls_count:
-        whole = f"{found.all_calls_count:,} calls of {found.all_steps_count:,} steps"
-        said = [f"Replayed was a part, as fits --budget: the first {said[0].partition(' were')[0]}, of {whole}."]
-        said.append("The figures are of this part; what the rest would take is not known.")
+        said = [
+            f"Only the first {found.calls_count:,} of {found.all_calls_count:,} calls were replayed, as many as fit "
+            f"--budget ({steps}); what the others would take is not known."
+        ]
     if found.recorded_ns is not None:
         recorded = found.recorded_ns / 1e6
         said.append(f"As recorded, with the recorded transport, they took {format_significant(recorded)} ms.")

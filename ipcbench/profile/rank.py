@@ -157,7 +157,7 @@ class Rank:
             stack.enter_context(_no_collecting())
             spans = None
             if source == "spans":
-                spans = stack.enter_context(Spans(self.runner.module, self.setting.detail, self.device, self.rank))
+                spans = stack.enter_context(Spans(self.runner, self.setting.detail, self.device, self.rank))
                 self.recorder.path = lambda: spans.current_path
             for phase, position, forward in self._steps():
                 if phase not in self.setting.phases:  # decoding needs its cache
@@ -184,7 +184,7 @@ class Rank:
                 run()  # for its cache
                 run, count = lambda: next(steps)[2](), min(self.setting.tokens, _DECODES)  # noqa: B023, PLW0108
             work = flops.count(self.setting, self.rank, phase)
-            rows += operators(run, self.runner.module, phase, count, self.device, rank=self.rank, work=work)
+            rows += operators(run, self.runner, phase, count, self.device, rank=self.rank, work=work)
         return Profile(self.setting, operators=tuple(rows))
 
     def memory(self) -> Profile:
@@ -209,9 +209,9 @@ class Rank:
     def _steps(self) -> Iterator[tuple[Phase, int, Forward]]:
         """Yield the steps of an iteration in order: phase, tokens before it, and what carries it out."""
         seq, ids = self.setting.seq, self._ids
-        yield "prefill", 0, partial(self.runner.prefill, ids[:, :seq])
+        yield "prefill", 0, partial(self.runner.step, ids[:, :seq])
         for position in range(seq, seq + self.setting.tokens * ("decode" in self.setting.phases)):
-            yield "decode", position, partial(self.runner.decode, ids[:, position : position + 1], position)
+            yield "decode", position, partial(self.runner.step, ids[:, position : position + 1], position)
 
 
 def _require_gpus(setting: Setting, world: int) -> None:

@@ -62,21 +62,26 @@ def paragraphs(lines: Iterable[str], width: int = WIDTH) -> list[str]:
     return [part for line in lines for part in wrapped(line, width)]
 
 
-def aligned(table: Table, width: int | None = None, indent: str = "") -> list[str]:
+def aligned(table: Table, width: int | None = None, indent: str = "", name_width: int = _MAX_NAME_CELLS) -> list[str]:
     """Return head and rows in columns.
 
     Args:
         table: to be shown; its title, remarks and footnotes are not.
         width: columns of a terminal. A wider table is divided: each part repeats the columns up to the rows' names.
         indent: what each line begins with.
+        name_width: columns of a row's name, of which a longer one keeps its end.
     """
-    return [line for line, _ in aligned_styled(table, width, indent)]
+    return [line for line, _ in aligned_styled(table, width, indent, name_width)]
 
 
-def aligned_styled(table: Table, width: int | None = None, indent: str = "") -> Iterator[Styled]:
+def aligned_styled(
+    table: Table, width: int | None = None, indent: str = "", name_width: int = _MAX_NAME_CELLS
+) -> Iterator[Styled]:
     """Yield the lines of `aligned` with their styles; heads and the best rows are bold."""
     name = next(index for index, column in enumerate(table.columns) if column.names_row)
-    rows = table.rows if width is None else [(*r[:name], shortened(r[name]), *r[name + 1 :]) for r in table.rows]
+    rows = table.rows
+    if width is not None:
+        rows = tuple((*row[:name], shortened(row[name], name_width), *row[name + 1 :]) for row in rows)
     heads = list(zip(*(column.head for column in table.columns), strict=True))
     sizes = [max(map(display_width, column)) for column in zip(*heads, *rows, strict=True)]
     for part in _parts(sizes, name + 1, width):

@@ -146,17 +146,18 @@ class Team:
 
     def _reduce_around(self, parts: Sequence[Bytes], fold: Fold) -> None:
         """Reduce part i of all ranks into that of rank i, by passing each part once around the ring."""
-        first = self.place % 2 == 0
-        for step in range(self.size - 1):
-            out, into = parts[(self.place - step - 1) % self.size], parts[(self.place - step - 2) % self.size]
-            self.mesh.shift(self._after, out, self._before, into.nbytes, _folded(into, fold), sends_first=first)
+        self._around(parts, self.place - 1, fold)
 
     def _gather_around(self, parts: Sequence[Bytes]) -> None:
         """Copy part i of rank i to all others, by passing each part once around the ring."""
-        first = self.place % 2 == 0
-        for step in range(self.size - 1):
-            out, into = parts[(self.place - step) % self.size], parts[(self.place - step - 1) % self.size]
-            self.mesh.shift(self._after, out, self._before, into.nbytes, _folded(into, _copy), sends_first=first)
+        self._around(parts, self.place, _copy)
+
+    def _around(self, parts: Sequence[Bytes], first: int, fold: Fold) -> None:
+        """Send part after part, downwards from `first`, and fold what comes into the one that is sent next."""
+        is_even = self.place % 2 == 0
+        for place in range(first, first - self.size + 1, -1):
+            out, into = parts[place % self.size], parts[(place - 1) % self.size]
+            self.mesh.shift(self._after, out, self._before, into.nbytes, _folded(into, fold), sends_first=is_even)
 
 
 def _copy(into: Bytes, piece: memoryview) -> None:

@@ -159,29 +159,22 @@ class _Inner:
 class _Gloo(_Inner):
     """Gloo, which knows no GPU's tensors in messages: of these, it gets copies in the host's pinned memory."""
 
-    def allreduce(self, tensors: Any, *options: Any) -> Any:
-        return self._staged("allreduce", tensors, *options)
+    def __getattr__(self, name: str) -> Any:
+        if name not in {"allreduce", "broadcast", "send", "recv"}:
+            return super().__getattr__(name)
+        return partial(self._staged, name)
 
-    def broadcast(self, tensors: Any, *options: Any) -> Any:
-        return self._staged("broadcast", tensors, *options)
-
-    def send(self, tensors: Any, *peer: Any) -> Any:
-        return self._staged("send", tensors, *peer, is_result=False)
-
-    def recv(self, tensors: Any, *peer: Any) -> Any:
-        return self._staged("recv", tensors, *peer, is_filled=False)
-
-    def _staged(self, name: str, tensors: Any, *rest: Any, is_filled: bool = True, is_result: bool = True) -> Any:
+    def _staged(self, name: str, tensors: Any, *rest: Any) -> Any:
         call = getattr(self._group, name)
         if not any(tensor.is_cuda for tensor in tensors):
             return call(tensors, *rest)
-        copies = [_copy(tensor, is_filled=is_filled) for tensor in tensors]
+        copies = [_copy(tensor, is_filled=name != "recv") for tensor in tensors]
         work = call(copies, *rest)
 
         def finish() -> None:
             work.wait()
             for tensor, copy in zip(tensors, copies, strict=True):  # which are kept until then
-                if is_result:
+                if name != "send":
                     tensor.copy_(copy)
 
         return _Work(finish)

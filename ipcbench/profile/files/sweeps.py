@@ -140,7 +140,7 @@ def sweep_lines(points: Sequence[SweepPoint]) -> list[str]:
     """Return a sweep as text: its tables, what follows from them, and how much was not measured, and why."""
     lines: list[str] = []
     for table in tables_of(points):
-        shown = aligned(replace(table, rows=table.rows[:_MOST_ROWS]), WIDTH)
+        shown = aligned(replace(table, rows=table.rows[:_MOST_ROWS]), WIDTH, name_width=WIDTH // 2)
         more = len(table.rows) - _MOST_ROWS
         lines += [table.title, "", *shown, *([f"{more} more rows: see performance_report.md"] if more > 0 else []), ""]
     return [*lines, *paragraphs([*_advice(points), *_doubts(points), *_peaks(points), *_left_out(points)], WIDTH)]

@@ -71,41 +71,27 @@ class Runner(nn.Module):
         self.cache_bytes = _cache_bytes(facts, setting, plan, rank)
 
     @property
-    def module(self) -> nn.Module:
-        """Return what spans wrap."""
-        return self
-
-    @property
     def parameters_bytes(self) -> int:
         """Return the bytes of this rank's parameters; one that two modules share counts once."""
         return sum(parameter.nbytes for parameter in self.parameters())
 
     @torch.inference_mode()
-    def prefill(self, ids: torch.Tensor) -> torch.Tensor | None:
+    def step(self, ids: torch.Tensor, position: int = 0) -> torch.Tensor | None:
         """Return the logits of the last token, (batch, 1, vocabulary), at the ranks of the last stage; else None.
 
         Args:
-            ids: the prompt, (batch, tokens), on the rank's device; what the cache held before is forgotten.
-        """
-        return cast(torch.Tensor | None, self(ids, 0))
-
-    @torch.inference_mode()
-    def decode(self, ids: torch.Tensor, position: int) -> torch.Tensor | None:
-        """Return the logits after one more token of each sequence, as `prefill` does.
-
-        Args:
-            ids: (batch, 1), on the rank's device.
-            position: tokens before it.
+            ids: tokens, (batch, tokens), on the rank's device.
+            position: how many are before them; from 0 on, what the cache held is forgotten.
         """
         return cast(torch.Tensor | None, self(ids, position))
 
     def forward(self, ids: torch.Tensor, position: int) -> torch.Tensor | None:
         pieces = zip(ids.chunk(self._parts_count), self._caches, strict=True)
-        parts = [self._step(piece, cache, position) for piece, cache in pieces]
+        parts = [self._pass(piece, cache, position) for piece, cache in pieces]
         found = [part for part in parts if part is not None]
         return torch.cat(found) if len(found) > 1 else found[0] if found else None
 
-    def _step(self, ids: torch.Tensor, cache: Any, position: int) -> torch.Tensor | None:
+    def _pass(self, ids: torch.Tensor, cache: Any, position: int) -> torch.Tensor | None:
         inputs = ids
         if self._previous is not None:
             inputs = wire.receive((*ids.shape, self._hidden_size), self._like, self._previous)

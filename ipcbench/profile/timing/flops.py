@@ -46,10 +46,10 @@ def count(setting: Setting, rank: int, phase: Phase) -> dict[tuple[str, str], Wo
     runner = Runner(loaded, setting, rank, meta)
     ids = prompt(setting, 2).to(meta)
     position = setting.seq + setting.tokens // 2
-    runner.prefill(ids[:, :position])  # transformers' cache has its length from it
+    runner.step(ids[:, :position])  # transformers' cache has its length from it
     if phase == "prefill":
-        return counted(lambda: runner.prefill(ids[:, : setting.seq]), runner)
-    return counted(lambda: runner.decode(ids[:, :1], position), runner)
+        return counted(lambda: runner.step(ids[:, : setting.seq]), runner)
+    return counted(lambda: runner.step(ids[:, :1], position), runner)
 
 
 def counted(run: Callable[[], object], module: nn.Module) -> dict[tuple[str, str], Work]:

@@ -34,7 +34,7 @@ def measure(run: Callable[[], object], runner: Runner, device: torch.device, ran
     with ExitStack() as stack:
         if isinstance(meter, Watch):
             stack.enter_context(meter)
-        stack.enter_context(around(targets(runner.module), growth.followed))
+        stack.enter_context(around(targets(runner), growth.followed))
         run()
     on_gpu = device.type == "cuda"
     return Memory(

@@ -144,10 +144,10 @@ def test_a_run_says_what_was_planned(tmp_path: Path, parallel: str) -> None:
         group.start("shm", rank, plan.world, addresses, f"file://{tmp_path}/store", recorder)
         runner = Runner(load(setting), setting, rank)
         recorder.begin(0)
-        runner.prefill(torch.zeros(2, 16, dtype=torch.int64))
+        runner.step(torch.zeros(2, 16, dtype=torch.int64))
         for step in (1, 2):
             recorder.begin(step)
-            runner.decode(torch.zeros(2, 1, dtype=torch.int64), 15 + step)
+            runner.step(torch.zeros(2, 1, dtype=torch.int64), 15 + step)
         group.stop()
         return [(c.rank, c.step, c.sequence, c.op, c.ranks, c.bytes, c.dtype) for c in recorder.taken()]
 

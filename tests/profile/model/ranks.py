@@ -69,8 +69,8 @@ def logits(setting: Setting, rank: int = 0) -> list[Any] | None:
     assert loaded.facts is not None
     runner, ids = Runner(loaded, setting, rank), prompt(setting, loaded.facts.vocab_size)
     found = [
-        runner.prefill(ids[:, : setting.seq]),
-        *(runner.decode(ids[:, at : at + 1], at) for at in range(setting.seq, setting.seq + setting.tokens)),
+        runner.step(ids[:, : setting.seq]),
+        *(runner.step(ids[:, at : at + 1], at) for at in range(setting.seq, setting.seq + setting.tokens)),
     ]
     return None if found[0] is None else [item.float().numpy() for item in found if item is not None]
 

@@ -34,7 +34,7 @@ def test_every_form_computes_the_same(attention: Any, is_fused: bool) -> None:
 def test_the_cache_stands_for_the_tokens_before() -> None:
     setting, ids = TINY, prompt(TINY, 4096)
     decoded = logits(setting)
-    whole = Runner(load(setting), setting).prefill(ids)
+    whole = Runner(load(setting), setting).step(ids)
     assert decoded is not None
     assert whole is not None
     assert relative_error([decoded[-1]], [whole.numpy()]) < 1e-5
@@ -42,9 +42,9 @@ def test_the_cache_stands_for_the_tokens_before() -> None:
 
 def test_a_prompt_forgets_the_one_before() -> None:
     runner, ids = Runner(load(TINY), TINY), prompt(TINY, 4096)
-    first = runner.prefill(ids[:, :24])
-    runner.decode(ids[:, 24:25], 24)
-    again = runner.prefill(ids[:, :24])
+    first = runner.step(ids[:, :24])
+    runner.step(ids[:, 24:25], 24)
+    again = runner.step(ids[:, :24])
     assert torch.equal(first, again)
 
 
@@ -93,6 +93,6 @@ def test_it_computes_what_transformers_does(family: str, tmp_path: Path) -> None
     mine = Runner(load(replace(setting, model=str(tmp_path / "config.json"))), setting)
     named = {name.removeprefix("model."): value for name, value in weights.items()}
     mine.model.load_state_dict({name: value for name, value in named.items() if "inv_freq" not in name})
-    for step in (lambda runner: runner.prefill(ids[:, :24]), lambda runner: runner.decode(ids[:, 24:25], 24)):
+    for step in (lambda runner: runner.step(ids[:, :24]), lambda runner: runner.step(ids[:, 24:25], 24)):
         expected, found = step(theirs), step(mine)
         assert relative_error([found.numpy()], [expected.numpy()]) < 1e-5

@@ -37,7 +37,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_factory_runs_as_it_is(own: str) -> None:
     setting = Setting(model=f"{own}:small", phases=("prefill",))
     runner = Runner(load(setting), setting)
-    output = runner.prefill(torch.zeros(1, 1, dtype=torch.int64))
+    output = runner.step(torch.zeros(1, 1, dtype=torch.int64))
     assert output is not None
     assert output.shape == (2, 3)
     assert runner.parameters_bytes == 4 * (4 * 3 + 3)
@@ -74,7 +74,7 @@ def test_a_config_gives_the_shapes(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_text(json.dumps(facts))
     setting = Setting(model=str(file), seq=8, tokens=1)
-    output = Runner(load(setting), setting).prefill(prompt(setting, 100)[:, :8])
+    output = Runner(load(setting), setting).step(prompt(setting, 100)[:, :8])
     assert output is not None
     assert output.shape == (1, 1, 100)
 

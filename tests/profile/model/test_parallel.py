@@ -63,7 +63,7 @@ def _sent_bytes(setting: Setting, rank: int) -> list[tuple[str, int]]:
     runner, ids = Runner(load(setting), setting, rank), prompt(setting, facts.vocab_size)
     for name in ("send", "recv", "all_reduce"):
         setattr(wire.dist, name, _noted(seen, name, getattr(wire.dist, name)))
-    runner.prefill(ids[:, : setting.seq])
+    runner.step(ids[:, : setting.seq])
     return seen
 
 

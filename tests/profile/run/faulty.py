@@ -27,7 +27,7 @@ class Faulty(Rank):
 
     def _spoil(self) -> None:
         """Do something at the begin of each forward pass of the layer."""
-        (layer,) = (module for path, module in self.runner.module.named_modules() if path.endswith(LAYER))
+        (layer,) = (module for path, module in self.runner.named_modules() if path.endswith(LAYER))
         forward, fault = layer.forward, self.setting.batch
 
         def spoiled(*args: Any, **kwargs: Any) -> Any:

@@ -128,6 +128,17 @@ def test_too_few_rounds_compare_nothing_and_cases_left_out_are_named(tmp_path: P
     assert [bar.get_fill() for bar in drawn.axes[0].patches] == [False, True]
 
 
+def test_the_name_of_a_case_is_whole() -> None:
+    values: dict[str, str | int] = {"seq": 8, "batch": 1, "tokens": 8}
+    divided = {"parallel": "tp2pp2", "transport": "zmq-tcp-insecure", "threads": 2, **values}
+    moved = {"what": "reduce_scatter", "transport": "zmq-tcp-insecure", "direction": "both ways", "bytes": 2**20}
+    points = [SweepPoint("parallel", divided, {"ttft_ns": figure([1e6])}, rounds_count=1),
+              SweepPoint("bandwidth", moved, {"bytes_per_s": figure([1e9])}, rounds_count=1)]  # fmt: skip
+    said = "\n".join(sweep_lines(points))
+    assert "tp2pp2 over zmq-tcp-insecure, 2 threads" in said
+    assert "reduce_scatter zmq-tcp-insecure both ways" in said
+
+
 def test_a_figure_of_few_rounds_has_no_interval() -> None:
     assert figure([1.0, 3.0]).low == figure([1.0, 3.0]).high == 2.0
     assert figure([1.0, 2.0, 3.0]).low < 2.0

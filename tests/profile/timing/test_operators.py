@@ -63,7 +63,7 @@ def test_own_buckets_come_first() -> None:
 def test_each_operator_is_in_a_block_and_has_its_share() -> None:
     runner, ids = Runner(load(EAGER), EAGER), prompt(EAGER, 4096)
     work = flops.count(EAGER, 0, "prefill")
-    rows = operators(lambda: runner.prefill(ids[:, :16]), runner.module, "prefill", 2, CPU, rank=1, work=work)
+    rows = operators(lambda: runner.step(ids[:, :16]), runner, "prefill", 2, CPU, rank=1, work=work)
     of_attention = {row.bucket: row for row in rows if row.path == "layers.1.self_attn"}
     assert {"qkv", "scores", "attention", "output", "norms", "rope"} <= set(of_attention)
     assert of_attention["qkv"].calls == 3
@@ -86,7 +86,7 @@ def test_flops_are_those_of_the_shapes(attention: Any) -> None:
     assert counted["layers.0.mlp", "down"].bytes == 4 * (16 * 768 + 768 * 256 + 16 * 256)
     assert counted["embed_tokens", "other"].bytes == 2 * 4 * 16 * 256 + 8 * 16  # not the whole table
     runner, ids = Runner(load(setting), setting), prompt(setting, 4096)
-    run = flops.counted(lambda: runner.prefill(ids[:, :16]), runner)  # on a processor
+    run = flops.counted(lambda: runner.step(ids[:, :16]), runner)  # on a processor
     assert {key: work.flops for key, work in run.items() if work.flops} == {
         key: work.flops for key, work in counted.items() if work.flops
     }
@@ -108,7 +108,7 @@ def test_ranks_share_the_work() -> None:
 
 def test_an_allocation_shows_in_its_layer_and_in_no_other() -> None:
     runner, ids = Runner(load(EAGER), EAGER), prompt(EAGER, 4096)
-    before = measure(lambda: runner.prefill(ids[:, :16]), runner, CPU)
+    before = measure(lambda: runner.step(ids[:, :16]), runner, CPU)
     mlp = runner.model.layers[2].mlp
     usual = mlp.forward
 
@@ -117,7 +117,7 @@ def test_an_allocation_shows_in_its_layer_and_in_no_other() -> None:
         return usual(hidden + kept[0])
 
     mlp.forward = greedy
-    after = measure(lambda: runner.prefill(ids[:, :16]), runner, CPU)
+    after = measure(lambda: runner.step(ids[:, :16]), runner, CPU)
     assert before.activations_bytes is not None
     assert after.activations_bytes is not None
     grown = {path for path, size in after.layers.items() if size > before.layers[path] + 90_000_000}
@@ -145,6 +145,6 @@ def test_on_a_gpu_the_peak_of_a_layer_holds_those_within_it(monkeypatch: pytest.
         return usual(hidden)
 
     mlp.forward = greedy
-    taken = measure(lambda: runner.prefill(ids[:, :16]), runner, torch.device("cuda", 0))
+    taken = measure(lambda: runner.step(ids[:, :16]), runner, torch.device("cuda", 0))
     assert (taken.layers["layers.1.mlp"], taken.layers["layers.1"], taken.layers["layers.0"]) == (500, 500, 0)
     assert (taken.activations_bytes, taken.peak_allocated_bytes, taken.allocated_bytes) == (500, 1500, 1020)

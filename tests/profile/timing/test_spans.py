@@ -26,8 +26,8 @@ def _taken(detail: Detail, slow_s: float = 0.0) -> list[Span]:
         layer = runner.model.layers[2]
         usual = layer.forward
         layer.forward = lambda *args: (select.select((), (), (), slow_s), usual(*args))[1]
-    with Spans(runner.module, detail, CPU, rank=3) as spans:
-        runner.prefill(prompt(TINY, 4096)[:, :16])
+    with Spans(runner, detail, CPU, rank=3) as spans:
+        runner.step(prompt(TINY, 4096)[:, :16])
         assert not spans.current_path
     return spans.taken(7)
 
@@ -64,7 +64,7 @@ def test_the_model_is_left_as_it_was() -> None:
     runner = Runner(load(TINY), TINY)
     layer = runner.model.layers[0]
     mine = layer.forward = layer.mlp.forward
-    with Spans(runner.module, "module", CPU) as spans:
+    with Spans(runner, "module", CPU) as spans:
         assert layer.forward is not mine
         layer.mlp.down_proj.forward = lambda _: 1 / 0
         with pytest.raises(ZeroDivisionError):
@@ -113,11 +113,11 @@ def test_on_a_gpu_events_are_read_after_the_step(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "current_stream", object)
     monkeypatch.setattr(torch.cuda, "synchronize", waits.append)
     runner, ids = Runner(load(TINY), TINY), prompt(TINY, 4096)
-    with Spans(runner.module, "block", torch.device("cuda", 1)) as spans:
+    with Spans(runner, "block", torch.device("cuda", 1)) as spans:
         made = _Event.made
         for step in range(3):
             waits.clear()
-            runner.prefill(ids[:, :16])
+            runner.step(ids[:, :16])
             assert waits == []
             taken = spans.taken(step)
             assert set(waits) == {torch.device("cuda", 1)}
