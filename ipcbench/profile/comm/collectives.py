@@ -89,18 +89,19 @@ class Team:
 
     def broadcast(self, buffer: Bytes, root: int) -> None:
         """Copy the buffer of the rank at place `root` to all others."""
-        if self.place != root:
-            self.mesh.receive_into(self.ranks[root], buffer)
-        else:
-            self._send_all([buffer] * self.size)
+        self.scatter([buffer] * self.size, buffer, root)
 
     def scatter(self, parts: Sequence[Bytes], own: Bytes, root: int) -> None:
         """Copy part i of the rank at place `root` to the `own` of rank i; the others' `parts` are not used."""
         if self.place != root:
             self.mesh.receive_into(self.ranks[root], own)
-        else:
+            return
+        if own is not parts[root]:
             own[:] = parts[root]
-            self._send_all(parts)
+        for place in self._others():
+            self.mesh.start_send(self.ranks[place], parts[place])
+        for place in self._others():
+            self.mesh.flush(self.ranks[place])
 
     def gather(self, own: Bytes, parts: Sequence[Bytes], root: int) -> None:
         """Copy each rank's `own` to its place in the `parts` of the rank at place `root`."""
@@ -124,12 +125,6 @@ class Team:
 
     def _others(self) -> list[int]:
         return [place for place in range(self.size) if place != self.place]
-
-    def _send_all(self, outs: Sequence[Bytes]) -> None:
-        for place in self._others():
-            self.mesh.start_send(self.ranks[place], outs[place])
-        for place in self._others():
-            self.mesh.flush(self.ranks[place])
 
     def _swap(self, outs: Sequence[Bytes], into: Sequence[Bytes]) -> None:
         """Exchange a message with each other rank. Unbuffered, the pairs of ranks have their turns in one order."""

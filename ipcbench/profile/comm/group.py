@@ -7,7 +7,7 @@ bound here.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, Final
@@ -185,26 +185,23 @@ class _Wire:
 
     def __init__(self, mesh: Mesh) -> None:
         self.mesh = mesh
-        self._expected: dict[int, deque[tuple[object, Callable[[], None]]]] = {}
+        self._expected: dict[int, deque[Callable[[], None]]] = defaultdict(deque)
 
-    def expect(self, peer: int, receive: Callable[[], None]) -> Callable[[], None]:
-        """Return what waits for the next message of a peer."""
-        token = object()
-        self._expected.setdefault(peer, deque()).append((token, receive))
-        return partial(self._await, peer, token)
+    def expect(self, peer: int, receive: Callable[[], None]) -> _Work:
+        """Return the work that waits for the next message of a peer."""
+        self._expected[peer].append(receive)
+        return _Work(partial(self._await, peer, receive))
 
     def settle(self) -> None:
         """Receive all that is expected: collective operations come after it."""
-        while self._expected:
-            self._await(next(iter(self._expected)), None)
+        for expected in self._expected.values():
+            while expected:
+                expected.popleft()()
 
-    def _await(self, peer: int, token: object) -> None:
-        """Receive from a peer until the message with this token has come, or all have."""
-        expected = self._expected.get(peer, deque())
-        while expected and (token is None or any(known is token for known, _ in expected)):
-            expected.popleft()[1]()
-        if not expected:
-            self._expected.pop(peer, None)
+    def _await(self, peer: int, receive: Callable[[], None]) -> None:
+        """Receive from a peer until this message has come."""
+        while receive in self._expected[peer]:
+            self._expected[peer].popleft()()
 
 
 class _OverMesh:
@@ -294,7 +291,7 @@ class _OverMesh:
             with _OnHost(*tensors, is_filled=False) as into:
                 self._wire.mesh.receive_into(peer, into.bytes)
 
-        return _Work(self._wire.expect(peer, receive))
+        return self._wire.expect(peer, receive)
 
     def _ready(self) -> Team:
         self._wire.settle()

@@ -189,25 +189,25 @@ class Mesh(Endpoint):
         for place in range(max(len(sends), len(receives))):
             piece: Any = view[sends[place] : sends[place] + self.piece_bytes] if place < len(sends) else None
             if piece is not None and sends_first:
-                self._write(to, piece)
+                self._write(to, piece, self._stall_s)
             elif piece is not None:
                 piece = bytes(piece)
             if place < len(receives):
                 self._read(source, receives[place], size_bytes, take)
             if piece is not None and not sends_first:
-                self._write(to, piece)
+                self._write(to, piece, self._stall_s)
 
     def _begins(self, size_bytes: int) -> range:
         """Return where the pieces of a message begin; an empty message has one."""
         return range(0, max(size_bytes, 1), self.piece_bytes)
 
-    def _write(self, peer: int, piece: Any) -> None:
+    def _write(self, peer: int, piece: Any, timeout_s: float) -> None:
         try:
-            self._writers[peer].write(piece, self._stall_s)
+            self._writers[peer].write(piece, timeout_s)
         except (PeerLost, EndOfStream) as error:
             raise _lost(peer, error) from error
         except TransportTimeout as error:
-            raise TransportTimeout(f"rank {peer} took nothing within {self._stall_s:g} s") from error
+            raise TransportTimeout(f"rank {peer} took nothing within {timeout_s:g} s") from error
 
     def _send_some(self, peer: int, timeout_s: float) -> bool:
         """Hand over what there is room for; return whether there was for a piece."""
@@ -215,14 +215,12 @@ class Mesh(Endpoint):
         try:
             while unsent:
                 view, begin = unsent[0]
-                self._writers[peer].write(view[begin : begin + self.piece_bytes], timeout_s)
+                self._write(peer, view[begin : begin + self.piece_bytes], timeout_s)
                 unsent[0], has_sent = (view, begin + self.piece_bytes), True
                 if begin + self.piece_bytes >= len(view):
                     unsent.popleft()
         except TransportTimeout:
             return has_sent
-        except (PeerLost, EndOfStream) as error:
-            raise _lost(peer, error) from error
         del self._unsent[peer]
         return True
 

@@ -28,7 +28,10 @@ class Player(Endpoint):
         self._own = self._other = np.empty(0, np.uint8)
 
     def call(self, op: str, ranks: tuple[int, ...], size_bytes: int) -> Callable[[], None]:
-        """Return what carries out a call as `Call` has it, or an `exchange` of two ranks; its memory is touched."""
+        """Return what carries out a call as `Call` has it, `exchange` of two ranks, or `memcpy` of one.
+
+        Its memory is touched.
+        """
         if size_bytes > len(self._own):
             self._own, self._other = (np.ones(size_bytes, np.uint8) for _ in range(2))
         mesh, own, other = self.mesh, self._own[:size_bytes], self._other[:size_bytes]
@@ -43,6 +46,7 @@ class Player(Endpoint):
         team = self._teams.get(ranks) or self._teams.setdefault(ranks, Team(mesh, ranks))
         outs, into = _parts(own, team.size), _parts(other, team.size)
         operations: dict[str, Callable[[], None]] = {
+            "memcpy": partial(np.copyto, other, own),
             "barrier": team.barrier,
             "all_reduce": partial(team.all_reduce, own, _adding(own)),
             "broadcast": partial(team.broadcast, own, 0),

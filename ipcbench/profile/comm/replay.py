@@ -64,12 +64,12 @@ class OverTransport:
     @property
     def measured(self) -> Interval | None:
         """Return the median with its 95 % interval; None after fewer rounds than a claim needs."""
-        return _interval(self.walls_ns)
+        return claimed(self.walls_ns)
 
     @property
     def predicted(self) -> Interval | None:
         """Return the table's prediction likewise."""
-        return _interval(self.predicted_ns)
+        return claimed(self.predicted_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +344,7 @@ def _predict(step: Sequence[tuple[list[_Row], int]], tables: Mapping[_Kind, Late
     return max(clock + rest for clock, (_, rest) in zip(clocks, step, strict=True))
 
 
-def _interval(values: Sequence[float]) -> Interval | None:
+def claimed(values: Sequence[float]) -> Interval | None:
+    """Return the median of rounds with its 95 % interval; None after fewer rounds than a claim needs."""
     found = median_estimate(values, np.random.default_rng(0)) if len(values) >= MIN_CLAIM_ROUNDS else None
     return found.interval() if found else None

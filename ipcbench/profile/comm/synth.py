@@ -32,9 +32,8 @@ def planned(model: Model, plan: Plan, setting: Setting) -> tuple[Call, ...]:
     for step, (tokens, before) in enumerate(lengths):
         for rank in range(plan.world):
             make = _split if plan.is_split else partial(_divided, plan=plan, rank=rank)
-            own = make(model, setting, tokens, before)
-            found = [row for row in own if not plan.is_split or rank in {_CLIENT, _SERVER}]
-            calls += [_call(rank, step, sequence, setting.dtype, *row) for sequence, row in enumerate(found)]
+            rows = enumerate(make(model, setting, tokens, before))
+            calls += [_call(rank, step, sequence, setting.dtype, *row) for sequence, row in rows]
     return tuple(calls)
 
 

@@ -108,10 +108,12 @@ def matched(calls: Sequence[Call], clock_error_ns: int = 0) -> list[Call]:
         number = numbers.setdefault((kind, call.ranks, nth), len(numbers))
         found.append(msgspec.structs.replace(call, match=number, wait_ns=None))
     operations = list(_operations(found))
-    transfers = [taken for members in operations if (taken := _transfer_ns(members)) is not None]
-    if not transfers or clock_error_ns > _DOUBTFUL_RATIO * median(transfers):
+    transfers = [_transfer_ns(members) for members in operations]
+    known = [ns for ns in transfers if ns is not None]
+    if not known or clock_error_ns > _DOUBTFUL_RATIO * median(known):
         return found
-    waits = {id(call): wait for members in operations for call, wait in _waits(members)}
+    timed = [members for members, ns in zip(operations, transfers, strict=True) if ns is not None]
+    waits = {id(call): wait for members in timed for call, wait in _waits(members)}
     return [msgspec.structs.replace(call, wait_ns=waits.get(id(call))) for call in found]
 
 
@@ -123,11 +125,6 @@ def _operations(calls: Iterable[Call]) -> Iterable[list[Call]]:
     return groups.values()
 
 
-def _is_timed(members: Sequence[Call]) -> bool:
-    """Return whether all ranks of an operation are there, with their times."""
-    return len(members) == len(set(members[0].ranks)) and all(call.exit_ns is not None for call in members)
-
-
 def _enter(call: Call) -> int:
     return call.enter_ns or 0
 
@@ -137,14 +134,14 @@ def _exit(call: Call) -> int:
 
 
 def _waits(members: Sequence[Call]) -> Iterable[tuple[Call, int]]:
-    if _is_timed(members):
-        last = max(map(_enter, members))
-        for call in members:
-            yield call, last - _enter(call) if _exit(call) > last else 0
+    last = max(map(_enter, members))
+    for call in members:
+        yield call, last - _enter(call) if _exit(call) > last else 0
 
 
 def _transfer_ns(members: Sequence[Call]) -> int | None:
-    if not _is_timed(members):
+    """Return an operation's time from its last rank's enter; None unless all ranks are there, with their times."""
+    if len(members) < len(set(members[0].ranks)) or any(call.exit_ns is None for call in members):
         return None
     return max(map(_exit, members)) - max(map(_enter, members))
 

@@ -123,12 +123,8 @@ def device_of(setting: Setting, rank: int) -> torch.device:
     index = rank % count if device.index is None and count else device.index or 0
     if index >= count:
         raise ConfigError("device", name, f"cpu, or a CUDA device: there are {count}")
-    return torch.device("cpu") if is_client(setting, rank) else torch.device("cuda", index)
-
-
-def is_client(setting: Setting, rank: int) -> bool:
-    """Return whether a rank is the client of split inference."""
-    return setting.parallel == "split" and rank == CLIENT
+    is_client = setting.parallel == "split" and rank == CLIENT
+    return torch.device("cpu") if is_client else torch.device("cuda", index)
 
 
 def prompt(setting: Setting, vocabulary: int) -> torch.Tensor:

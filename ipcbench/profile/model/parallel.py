@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from resource import RLIM_INFINITY, RLIMIT_AS, getrlimit
+from types import SimpleNamespace
 from typing import Any, Final, cast
 
 import psutil
@@ -135,8 +136,7 @@ def _part(
     """Return a rank's part, called with (inputs, cache, position), and what makes it a cache for one micro-batch."""
     facts = loaded.facts
     if facts is None:
-        module = loaded.module if like.is_meta else loaded.module.to(like.device)
-        return _Whole(module, _moved(loaded.example, like.device)), lambda: None
+        return _Whole(loaded, like), lambda: None
     layers = plan.layers(facts, rank)
     batch, heads = setting.batch // plan.micro_batches(setting), facts.num_key_value_heads // plan.tp
     capacity = setting.seq + setting.tokens
@@ -156,7 +156,7 @@ def _part(
     adapted = _Adapted(loaded.module, layers)
     for layer in adapted.layers if plan.tp > 1 else ():
         shard(layer)
-    return adapted.to(like.device), _DynamicCache
+    return adapted.to(like.device), partial(SimpleNamespace, value=None)
 
 
 def _cache_bytes(facts: Model | None, setting: Setting, plan: Plan, rank: int) -> int | None:
@@ -221,24 +221,14 @@ def _keep_columns(linear: nn.Module, rank: int, degree: int) -> None:
 class _Whole(nn.Module):
     """The user's own model, called with its own inputs."""
 
-    def __init__(self, model: nn.Module, example: tuple[Any, ...]) -> None:
+    def __init__(self, loaded: Loaded, like: torch.Tensor) -> None:
         super().__init__()
-        self.model, self._example = model, example
+        self.model = loaded.module if like.is_meta else loaded.module.to(like.device)
+        self._example = [item.to(like.device) if isinstance(item, torch.Tensor) else item for item in loaded.example]
 
     def forward(self, _inputs: torch.Tensor, _cache: None, _position: int) -> torch.Tensor | None:
         output = self.model(*self._example)
         return output if isinstance(output, torch.Tensor) else None
-
-
-def _moved(example: tuple[Any, ...], device: torch.device) -> tuple[Any, ...]:
-    return tuple(item.to(device) if isinstance(item, torch.Tensor) else item for item in example)
-
-
-class _DynamicCache:
-    """Holds transformers' cache, which a prefill makes anew."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
 
 
 class _Adapted(nn.Module):
@@ -265,8 +255,8 @@ class _Adapted(nn.Module):
         """Return the layers of this stage."""
         return cast(nn.ModuleList, (self.model.model if self.is_last else self.model).layers)
 
-    def forward(self, inputs: torch.Tensor, cache: _DynamicCache, position: int) -> torch.Tensor:
-        if position == 0:
+    def forward(self, inputs: torch.Tensor, cache: SimpleNamespace, position: int) -> torch.Tensor:
+        if position == 0:  # transformers' cache is made anew
             from transformers import DynamicCache
 
             cache.value = DynamicCache()

@@ -14,12 +14,13 @@ from ipcbench.errors import IpcbenchError
 from ipcbench.harness.group import Group
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
+from ipcbench.profile.comm.replay import Say
 from ipcbench.profile.comm.waits import bus_ratio
 from ipcbench.profile.comm.workers import ANSWER_S, question, workers
 from ipcbench.profile.records import SweepPoint
 from ipcbench.profile.run import INSTALL
 from ipcbench.profile.sweep import moving
-from ipcbench.profile.sweep.cases import Budget, Done, Say, measure
+from ipcbench.profile.sweep.cases import Budget, Done, measure
 from ipcbench.profile.sweep.device import device_cases
 from ipcbench.util.units import format_bytes
 

@@ -11,12 +11,11 @@ from typing import TypeAlias
 import numpy as np
 
 from ipcbench.errors import IpcbenchError
+from ipcbench.profile.comm.replay import claimed
 from ipcbench.profile.records import SweepPoint
-from ipcbench.stats.bootstrap import median_estimate
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_duration_ns
 
-Say: TypeAlias = Callable[[str], None]
 _SPENT = "the budget was spent; --full measures it"
 _TOO_LONG = "it would exceed the budget; --full measures it"
 Done: TypeAlias = Callable[[Sequence[SweepPoint]], None]
@@ -26,8 +25,7 @@ Done: TypeAlias = Callable[[Sequence[SweepPoint]], None]
 def figure(values: Sequence[float]) -> Interval:
     """Return the median of a figure over rounds with its interval; all three equal after too few rounds."""
     median = float(np.median(values))
-    estimate = median_estimate(values, np.random.default_rng(0)) if len(values) >= MIN_CLAIM_ROUNDS else None
-    return estimate.interval() if estimate else Interval(median, median, median)
+    return claimed(values) or Interval(median, median, median)
 
 
 @dataclass(slots=True)

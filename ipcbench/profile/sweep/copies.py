@@ -15,8 +15,6 @@ PEER: Final = "peer to peer"
 ROUNDS: Final = 5
 _ROUND_MS = 10.0
 _MOST_COPIES = 1000
-_MEMORY_CLOCK, _MEMORY_BUS_WIDTH = 36, 37
-"""Attributes of a device in CUDA's driver: kHz, and bits."""
 
 
 def driver() -> Any:
@@ -42,19 +40,9 @@ def _facts(index: int) -> dict[str, Any]:
 
     found = torch.cuda.get_device_properties(index)
     clock_khz, width = getattr(found, "memory_clock_rate", 0), getattr(found, "memory_bus_width", 0)
-    if not (clock_khz and width):
-        clock_khz, width = (_attribute(index, which) for which in (_MEMORY_CLOCK, _MEMORY_BUS_WIDTH))
     peak, free_bytes = 2 * clock_khz * 1000 * width // 8 or None, torch.cuda.mem_get_info(index)[0]
     l2_bytes = getattr(found, "L2_cache_size", 0) or 2**26
     return {"name": found.name, "free_bytes": free_bytes, "l2_bytes": l2_bytes, "peak_bytes_per_s": peak}
-
-
-def _attribute(index: int, which: int) -> int:
-    """Return an attribute of a device as CUDA's driver says it; 0 if it does not."""
-    cuda, device, value = driver(), ctypes.c_int(), ctypes.c_int()
-    if cuda is None or cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), index):
-        return 0
-    return 0 if cuda.cuDeviceGetAttribute(ctypes.byref(value), which, device) else int(value.value)
 
 
 def _link() -> tuple[str, int | None]:

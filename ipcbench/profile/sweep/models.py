@@ -18,12 +18,13 @@ import numpy as np
 from ipcbench.backend import Launcher
 from ipcbench.errors import IpcbenchError, TrialError
 from ipcbench.machine.describe import usable_cores
+from ipcbench.profile.comm.replay import Say
 from ipcbench.profile.comm.waits import extent_ns
 from ipcbench.profile.model.plan import Plan
 from ipcbench.profile.records import Profile, Setting, Step, SweepPoint
 from ipcbench.profile.run import Logits, Ranks, launcher_of, require_torch, resolved
 from ipcbench.profile.summary import COMMUNICATION, summarize
-from ipcbench.profile.sweep.cases import Budget, Done, Say, figure, measure
+from ipcbench.profile.sweep.cases import Budget, Done, figure, measure
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 
 LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)

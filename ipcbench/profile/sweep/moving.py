@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from ipcbench.backend import Endpoint
 from ipcbench.harness.worker import Worker
 from ipcbench.profile.comm.mesh import Mesh
@@ -18,7 +16,7 @@ Move: TypeAlias = Callable[[], Any]
 
 
 class _OverMesh(Endpoint):
-    """Moves over a backend."""
+    """Moves over a backend, or within one process."""
 
     def __init__(self, addresses: list[dict[str, Any]], rank: int) -> None:
         mesh = Mesh(addresses, rank)
@@ -79,26 +77,9 @@ class _OverGloo(Endpoint):
         dist.destroy_process_group()
 
 
-class _Copying(Endpoint):
-    """Copies within one process."""
-
-    def barrier(self) -> None:
-        """Nobody to wait for."""
-
-    def move(self, _: str, size_bytes: int, __: str) -> Move:
-        """Return what copies that many bytes between two buffers, both touched."""
-        source, target = np.ones(size_bytes, np.uint8), np.ones(size_bytes, np.uint8)
-        return lambda: np.copyto(target, source)
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def join(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Open this process's ends."""
-    if request["world"] == 1:
-        worker.hold(_Copying())
-    elif request["addresses"]:
+    if request["addresses"] or request["world"] == 1:
         worker.hold(_OverMesh(request["addresses"], worker.index))
     else:
         worker.hold(_OverGloo(request["place"], worker.index, request["world"]))
@@ -111,7 +92,7 @@ def move(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     All processes begin a round together.
     """
     (mover,) = worker.endpoints
-    assert isinstance(mover, _OverMesh | _OverGloo | _Copying)  # noqa: S101 - `join` opens no other
+    assert isinstance(mover, _OverMesh | _OverGloo)  # noqa: S101 - `join` opens no other
     once = mover.move(request["what"], request["bytes"], request["direction"])
     once()
     entered, left = [], []
