@@ -59,7 +59,7 @@ def synth(out: str, **given: Any) -> int:
 )
 @click.option("--rounds", type=int, default=5, show_default=True, metavar="N", help="Replays over each of them.")
 @click.option(
-    "--budget", default="60s", show_default=True, metavar="TIME", help="No round begins that would exceed it."
+    "--budget", default="60s", show_default=True, metavar="TIME", help="As many of the first calls are replayed as fit."
 )
 @progress_options
 def replay(path: str, transports: str, rounds: int, budget: str, **given: Any) -> int:

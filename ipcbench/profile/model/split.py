@@ -52,23 +52,25 @@ class _Remote(nn.Module):
         self._adds_size, self._like = is_table, like
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        wire.send(inputs, SERVER)
         shape = inputs.shape if self._adds_size else inputs.shape[:-1]
-        return wire.receive((*shape, self._size), self._like, SERVER)
+        return _ask(self._like, (*shape, self._size), inputs)
 
 
 class _RemoteProducts(Products):
     """The two products of attention, called from the client."""
 
     def scores(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        wire.send(query, SERVER)
-        wire.send(key, SERVER)
-        return wire.receive((*query.shape[:3], key.shape[2]), query, SERVER)
+        return _ask(query, (*query.shape[:3], key.shape[2]), query, key)
 
     def attention(self, weights: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        wire.send(weights, SERVER)
-        wire.send(value, SERVER)
-        return wire.receive((*weights.shape[:3], value.shape[3]), weights, SERVER)
+        return _ask(weights, (*weights.shape[:3], value.shape[3]), weights, value)
+
+
+def _ask(like: torch.Tensor, shape: tuple[int, ...], *inputs: torch.Tensor) -> torch.Tensor:
+    """Make one call: send the inputs, and return the tensor of this shape that comes back, of the type of `like`."""
+    for tensor in inputs:
+        wire.send(tensor, SERVER)
+    return wire.receive(shape, like, SERVER)
 
 
 def _serve(function: Callable[..., torch.Tensor], like: torch.Tensor, *shapes: tuple[int, ...]) -> None:

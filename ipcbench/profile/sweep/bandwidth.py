@@ -68,9 +68,6 @@ def sweep_bandwidth(
     with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard, ExitStack() as stack:
         movers: dict[str, Group | str] = {}
         for transport in ("memory", *transports):
-            if transport == "gloo" and find_spec("torch") is None:
-                movers[transport] = f"needs torch: {INSTALL}"
-                continue
             world = 1 if transport == "memory" else ranks
             try:
                 movers[transport] = stack.enter_context(_movers(run_dir, switchboard, transport, world))
@@ -80,7 +77,8 @@ def sweep_bandwidth(
             for transport in [*movers]:
                 for what, direction in OPERATIONS if transport != "memory" else (("memcpy", "one way"),):
                     world = 1 if what == "memcpy" else 2 if what == "send" else ranks
-                    point = SweepPoint("bandwidth", _values(transport, world, what, direction, size_bytes))
+                    values: dict[str, str | int] = {"what": what, "transport": transport, "ranks": world}
+                    point = SweepPoint("bandwidth", values | {"direction": direction, "bytes": size_bytes})
                     points.append(_case(movers[transport], point, budget))
                     if points[-1].status == "failed":  # its processes may hang
                         movers[transport] = points[-1].reason
@@ -89,13 +87,11 @@ def sweep_bandwidth(
     return points
 
 
-def _values(transport: str, ranks: int, what: str, direction: str, size_bytes: int) -> dict[str, str | int]:
-    return {"what": what, "transport": transport, "ranks": ranks, "direction": direction, "bytes": size_bytes}
-
-
 @contextmanager
 def _movers(run_dir: RunDir, switchboard: Switchboard, transport: str, world: int) -> Iterator[Group]:
     """Start processes that are joined over a transport."""
+    if transport == "gloo" and find_spec("torch") is None:
+        raise IpcbenchError(f"needs torch: {INSTALL}")
     backend = "" if transport in {"memory", "gloo"} else transport
     with workers(run_dir, switchboard, world, backend, role=f"{transport}, rank") as (group, meeting):
         group.ask_all(question(moving.join, world=world, **meeting), ANSWER_S)
