@@ -40,8 +40,25 @@ while not os.path.exists("{at}/tty"): pass
 d = os.open(open("{at}/tty").read(), os.O_RDWR | os.O_NOCTTY)
 os.write(d, b"x")
 """
+MAP_ALONE = """
+import ctypes
+c = ctypes.CDLL(None)
+c.mmap.restype, c.mmap.argtypes = ctypes.c_void_p, [ctypes.c_void_p, *[ctypes.c_long] * 5]
+p = c.mmap(None, 4096, {rights}, {way}, {file}, 0)
+os.close({file})
+"""
+"""The descriptor is closed then; mmap.mmap keeps one."""
+OPEN = "d = os.open('{at}/file', os.O_RDWR)\n"
 WAIT_FOR = "while not os.path.exists('{at}/up'): pass\n"
 UP = "open('{at}/up', 'w').close()\n"
+
+
+def filled(code: str, **needs: object) -> str:
+    """Return code with what it needs in place of its names."""
+    for name, value in needs.items():
+        code = code.replace(f"{{{name}!r}}", repr(value)).replace(f"{{{name}}}", str(value))
+    return code
+
 
 WAYS = {
     "mapped file": (f"{MAP}m[:1] = b'x'", f"{MAP}m[:1]", "mapped file", "mmap"),
@@ -54,6 +71,16 @@ WAYS = {
             f"u = socket.socket(2, 2)\n{WAIT_FOR}u.sendto(b'x', ('127.0.0.1', {{port}}))", "udp", "UDP"),
     "open file": ("d = os.open('{at}/file', os.O_RDWR)\nos.pwrite(d, b'x', 0)",
                   "d = os.open('{at}/file', os.O_RDONLY)\nos.pread(d, 9, 0)", "file", "file"),
+    "file written in memory": (OPEN + filled(MAP_ALONE, rights=3, way=1, file="d") + "ctypes.memset(p, 65, 9)",
+                               f"{OPEN}os.pread(d, 9, 0)", "file", "file"),
+    "file read in memory": (f"{OPEN}os.pwrite(d, b'x', 0)",
+                            OPEN + filled(MAP_ALONE, rights=1, way=1, file="d") + "ctypes.string_at(p, 9)",
+                            "file", "mmap"),
+    "private mapping": (f"{OPEN}os.pwrite(d, b'x', 0)",
+                        OPEN + filled(MAP_ALONE, rights=1, way=2, file="d") + "ctypes.string_at(p, 9)",
+                        "file", "mmap"),
+    "private mapping of memory": (f"{MAP}m[:1] = b'x'", OPEN + filled(MAP_ALONE, rights=1, way=2, file="d"),
+                                  "file", "mmap"),
     "terminal": (PTY, OPEN_PTY, "terminal", "pty"),
     "message queue": (f"{QUEUE}c.msgsnd(q, b, 100, 0)", f"{QUEUE}c.msgrcv(q, b, 100, 0, 0)", "message queue", "mq"),
     "mqueue": (f"{MQUEUE}c.mq_send(q, b, 100, 0)", f"{MQUEUE}c.mq_receive(q, b, 8192, None)", "file", "mqueue"),
@@ -72,19 +99,13 @@ def way(name: str, at: Path, channel: str) -> Iterator[tuple[str, str]]:
     first, second, _, _ = WAYS[name]
     needs = {"at": at, "name": f"way{channel[-18:]}", "key": key, "port": free_port()}
     try:
-        yield _filled(first, needs), _filled(second, needs)
+        yield filled(first, **needs), filled(second, **needs)
     finally:
         Path("/dev/shm", str(needs["name"])).unlink(missing_ok=True)
         if name == "message queue":
             libc.msgctl(libc.msgget(key, 0), 0, None)
         if name == "mqueue":
             libc.mq_unlink(f"/{needs['name']}".encode())
-
-
-def _filled(code: str, needs: dict[str, object]) -> str:
-    for name, value in needs.items():
-        code = code.replace(f"{{{name}!r}}", repr(value)).replace(f"{{{name}}}", str(value))
-    return code
 
 
 @pytest.mark.parametrize("direct", MAKE)
@@ -140,6 +161,43 @@ def test_an_idle_pair_beside_what_a_fork_has_copied_is_in_use(made: str, named: 
         found = links(*pair)
         require_unknown(found, "cannot tell which of these carries the data")
         assert named in found.verdict
+        assert "pair without a name" in found.verdict
+
+
+def test_an_idle_pair_beside_memory_that_only_one_maps_is_in_use() -> None:
+    """The other has it open; a second mapping of that name is none of theirs."""
+    code = f"f = os.memfd_create('q', 0)\nos.ftruncate(f, 4096)\na, b = socket.socketpair()\n{CHILD}"
+    code += f"if not child:\n    a.close(); {WAIT}\nb.close()\n{filled(MAP_ALONE, rights=3, way=1, file='f')}"
+    with forked(code) as pair:
+        require_unknown(links(*pair), "open file /memfd:q join them")
+
+
+def test_a_file_that_neither_may_write_is_taken_for_a_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(bytes(4096))
+    code = f"d = os.open('{tmp_path}/file', os.O_RDONLY)\n"
+    with joined("unix", code + filled(MAP_ALONE, rights=1, way=2, file="d"), code) as pair:
+        require(links(*pair), "unix", "pair without a name")
+
+
+@pytest.mark.parametrize("is_parent", [True, False])
+def test_an_idle_pair_beside_a_terminal_of_standard_streams_is_in_use(is_parent: bool) -> None:
+    """That of the user is no way: neither of two children holds its master."""
+    code = f"""
+import pty, subprocess
+m, s = pty.openpty()
+a, b = socket.socketpair()
+first = subprocess.Popen(["sleep", "600"], stdin=s, stdout=s, stderr=s, pass_fds=[b.fileno()])
+second = subprocess.Popen(["sleep", "600"], stdin=s, stdout=s, stderr=s, pass_fds=[a.fileno()])
+b.close()
+if not {is_parent}: a.close()
+print("ready", os.getpid() if {is_parent} else second.pid, first.pid, flush=True)
+sys.stdin.readline()
+first.kill(), second.kill()
+"""
+    with started(*python(code)) as process:
+        assert process.stdout is not None
+        found = links(*map(int, process.stdout.readline().split()[1:]))
+        assert ("terminal" in found.verdict) == is_parent, found.verdict
         assert "pair without a name" in found.verdict
 
 

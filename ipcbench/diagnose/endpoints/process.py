@@ -100,6 +100,9 @@ class Process:
     """All that are open, by number."""
     mappings: tuple[Mapping, ...]
     """All shared ones of files and segments."""
+    private: frozenset[tuple[str, int, str]]
+    """Device, inode and path, as the kernel writes them, of all files that are mapped for itself alone: it sees there
+    what others write, until it writes itself."""
     by_key: dict[Key, list[Descriptor]] = field(repr=False, default_factory=dict)
     """Sockets, pipes and files by what they lead to."""
 
@@ -167,7 +170,7 @@ def read_process(pid: int) -> Process:
     _, parent, started = _status(pid)
     try:
         descriptors = _descriptors(pid)
-        libraries, mappings = _maps(pid)
+        libraries, mappings, private = _maps(pid)
         namespaces = {kind: os.stat(f"/proc/{pid}/ns/{kind}").st_ino for kind in NAMESPACES}
     except (FileNotFoundError, ProcessLookupError) as error:
         raise Unreadable(f"process {pid} ended while it was looked at") from error
@@ -179,7 +182,8 @@ def read_process(pid: int) -> Process:
     by_key = defaultdict(list)
     for each in descriptors:
         by_key[each.key].append(each)
-    return Process(pid, command_of(pid), parent, started, namespaces, libraries, descriptors, mappings, dict(by_key))
+    return Process(pid, command_of(pid), parent, started, namespaces, libraries, descriptors, mappings, private,
+                   dict(by_key))  # fmt: skip
 
 
 def require_running(field_name: str, pid: int) -> None:
@@ -252,7 +256,7 @@ def mappers(device: int, inode: int) -> list[int]:
     for pid in pids():
         for line in _bytes(f"/proc/{pid}/maps").splitlines():
             words = line.split(None, 5)
-            if len(words) == 6 and words[4] == b"%d" % inode and _device(words[3]) == device:
+            if len(words) == 6 and words[4] == b"%d" % inode and device_of(words[3].decode()) == device:
                 found.append(pid)
                 break
     return found
@@ -360,19 +364,23 @@ def _info(pid: int, name: str, what: str) -> str | None:
     return match[1] if match else None
 
 
-def _maps(pid: int) -> tuple[frozenset[str], tuple[Mapping, ...]]:
-    libraries, mappings = set(), []
+def _maps(pid: int) -> tuple[frozenset[str], tuple[Mapping, ...], frozenset[tuple[str, int, str]]]:
+    libraries, mappings, private = set(), [], set()
     with open(f"/proc/{pid}/maps", "rb") as file:
         for line in file.read().splitlines():
             libraries |= {name for name, path in _LIBRARIES.items() if path.search(line)}
             words = line.split(None, 5)
-            if len(words) == 6 and words[1].endswith(b"s") and words[5].startswith(b"/"):
+            if len(words) < 6 or not words[5].startswith(b"/"):
+                continue
+            path = os.fsdecode(words[5])
+            if words[1].endswith(b"p"):
+                private.add((words[3].decode(), int(words[4]), path))
+            else:
                 start, _, end = words[0].partition(b"-")
-                path = os.fsdecode(words[5])
                 mapping = Mapping((words[3].decode(), int(words[4])), int(start, 16), int(end, 16), b"w" in words[1],
                                   path.removesuffix(" (deleted)"), path)  # fmt: skip
                 mappings.append(mapping)
-    return frozenset(libraries), tuple(mappings)
+    return frozenset(libraries), tuple(mappings), frozenset(private)
 
 
 def _any_present(pages: int, mapping: Mapping) -> bool:
@@ -381,8 +389,9 @@ def _any_present(pages: int, mapping: Mapping) -> bool:
     return any(entry & _PRESENT for entry in entries[7::8])
 
 
-def _device(text: bytes) -> int:
-    major, _, minor = text.partition(b":")
+def device_of(text: str) -> int:
+    """Return a device as `os.stat` gives it, from what the kernel writes for a mapping."""
+    major, _, minor = text.partition(":")
     return os.makedev(int(major, 16), int(minor, 16))
 
 

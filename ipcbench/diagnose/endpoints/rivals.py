@@ -9,15 +9,17 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from ipcbench.diagnose.endpoints.link import Kind, Link
 from ipcbench.diagnose.endpoints.netlink import UnixSocket
-from ipcbench.diagnose.endpoints.process import Process
+from ipcbench.diagnose.endpoints.process import Descriptor, Key, Process, device_of
 from ipcbench.diagnose.endpoints.sockets import Sockets, is_system
 from ipcbench.spec import NAME_PREFIX
 
 _LAST_STREAM = 2
+_PRIVATE = "mapped for itself"
 _LATELY_S = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _TO_THE_KERNEL = re.compile(r"NETLINK|ALG")
@@ -111,27 +113,60 @@ def _is_free(found: UnixSocket, every: Sockets, own: set[int]) -> bool:
     return peer is None or not is_system(peer.name)
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """A way of a process to a file."""
+
+    key: Key
+    shown: str
+    """Path, with the kernel's mark of a deleted file."""
+    text: str = "mapped"
+    descriptor: Descriptor | None = None
+    """None if it is a mapping."""
+
+    def leads_to(self, other: _Way) -> bool:
+        """Return whether both are of one file: some file systems have two devices for it, as overlay does."""
+        return self.key[1] == other.key[1] and (self.key == other.key or self.shown == other.shown)
+
+
+def _ways_to_write(process: Process) -> Iterator[_Way]:
+    opened = (d for d in process.descriptors if d.kind == "file" and d.writes and d.fd > _LAST_STREAM)
+    yield from (_Way(d.key, d.target, f"fd {d.fd}", d) for d in opened)
+    yield from (_Way((device_of(m.key[0]), m.key[1]), m.shown) for m in process.mappings if m.writable)
+
+
+def _ways_to_read(process: Process) -> Iterator[_Way]:
+    opened = (d for d in process.descriptors if d.kind == "file" and d.reads and d.fd > _LAST_STREAM)
+    yield from (_Way(d.key, d.target, f"fd {d.fd}", d) for d in opened)
+    yield from (_Way((device_of(m.key[0]), m.key[1]), m.shown) for m in process.mappings)
+    yield from (_Way((device_of(device), inode), path, _PRIVATE) for device, inode, path in process.private)
+
+
 def _files(one: Process, two: Process, taken: set[str]) -> Iterator[Link]:
-    """Yield each file that one has open to write and the other to read: also a queue (mqueue), or memory that is not
-    mapped (memfd). Neither standard streams, nor an empty file, which is for locks: unless both
-    may write it, and it was written lately, as one that is emptied after each message.
+    """Yield each file that one can write and the other read, open or mapped: also a queue (mqueue), or a segment that
+    only one maps (memfd). What both share in memory is no matter of this, nor are standard streams.
     """
     for writer, reader in ((one, two), (two, one)):
-        for each in writer.descriptors:
-            path = each.target.removesuffix(" (deleted)")
-            if each.kind == "file" and each.writes and each.fd > _LAST_STREAM and path not in taken:
-                reads = [d for d in reader.by_key.get(each.key, ()) if d.reads and d.fd > _LAST_STREAM]
-                if (
-                    reads
-                    and f"/{NAME_PREFIX}" not in path
-                    and (
-                        _has_bytes(writer, each.fd)
-                        or (any(d.writes for d in reads) and _is_in_use(writer, reader, each.fd))
-                    )
-                ):
-                    taken = {*taken, path}
-                    text = f"process {writer.pid} may write it (fd {each.fd}), and process {reader.pid} read it"
-                    yield _link("file", path, one, two, f"open file, inode {each.key[1]}: {text} (fd {reads[0].fd})")
+        writes = [way for way in _ways_to_write(writer) if f"/{NAME_PREFIX}" not in way.shown]
+        inodes = {way.key[1] for way in writes}
+        reads = [way for way in _ways_to_read(reader) if way.key[1] in inodes] if inodes else []
+        for way in writes:
+            path = way.shown.removesuffix(" (deleted)")
+            other = next((each for each in reads if way.leads_to(each) and _may_pass(writer, way, reader, each)), None)
+            if other is not None and path not in taken:
+                taken = {*taken, path}
+                text = f"process {writer.pid} may write it ({way.text}), and process {reader.pid} read it"
+                yield _link("file", path, one, two, f"open file, inode {way.key[1]}: {text} ({other.text})")
+
+
+def _may_pass(writer: Process, way: _Way, reader: Process, other: _Way) -> bool:
+    """Return whether a file can carry data: not an empty one that is open, which is for locks, unless both may write
+    it, and it was written lately, as one that is emptied after each message.
+    """
+    if way.descriptor is None or other.descriptor is None:
+        return way.descriptor is not None or other.descriptor is not None or other.text == _PRIVATE
+    fd = way.descriptor.fd
+    return _has_bytes(writer, fd) or (other.descriptor.writes and _is_in_use(writer, reader, fd))
 
 
 def _has_bytes(process: Process, fd: int) -> bool:
@@ -155,7 +190,7 @@ def _terminals(one: Process, two: Process) -> Iterator[Link]:
     for master, slave in ((one, two), (two, one)):
         for key, held in master.by_key.items():
             if held[0].kind == "terminal" and any(d.target.endswith("ptmx") for d in held):
-                ends = [d for d in slave.by_key.get(key, ()) if not d.target.endswith("ptmx") and d.fd > _LAST_STREAM]
+                ends = [d for d in slave.by_key.get(key, ()) if not d.target.endswith("ptmx")]
                 if ends:
                     text = (
                         f"process {master.pid} holds its master (fd {held[0].fd}), process {slave.pid} fd {ends[0].fd}"
