@@ -323,3 +323,35 @@ first.kill(), between.kill(), second.kill()
         assert parent.stdout is not None
         first, between, second = map(int, parent.stdout.readline().split()[1:])
         require_unknown(links(first, second), f"both are connected to process {between} (cat)")
+
+
+@pytest.mark.parametrize(
+    ("use", "is_relay"),
+    [
+        ("u.connect(('127.0.0.1', {port}))", True),
+        ("u.sendto(b'x', ('127.0.0.1', {port}))", True),
+        ("u.connect(('127.0.0.1', {other}))", False),
+    ],
+)
+def test_an_idle_link_beside_a_process_that_one_reaches_by_udp_is_in_use(
+    tmp_path: Path, use: str, is_relay: bool
+) -> None:
+    """The other reads what that one writes into a pipe."""
+    os.mkfifo(tmp_path / "f")
+    passes = (
+        "u = socket.socket(2, 2)\nu.bind(('127.0.0.1', 0))\nprint(u.getsockname()[1], flush=True)\n"
+        f"f = os.open('{tmp_path}/f', os.O_RDWR)"
+    )
+    with started(*python(passes)) as third, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unused:
+        assert third.stdout is not None
+        unused.bind(("127.0.0.1", 0))
+        port, _ = third.stdout.readline(), third.stdout.readline()
+        sends = f"u = socket.socket(2, 2)\n{use.format(port=int(port), other=unused.getsockname()[1])}"
+        with joined("unix", sends, f"f = os.open('{tmp_path}/f', os.O_RDONLY)") as pair:
+            for found in (links(*pair), links(*reversed(pair))):
+                if is_relay:
+                    require_unknown(found, f"both are connected to process {third.pid} ")
+                    assert f"udp://127.0.0.1:{int(port)}" in found.verdict
+                    assert agrees(found, "UDP").answer == agrees(found, "unix").answer == "cannot tell"
+                else:
+                    require(found, "unix", "pair without a name")

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from threading import Event
-from typing import Final
+from typing import Final, Literal
 
 from ipcbench.diagnose.endpoints.link import MEMORY, Link, Relay
 from ipcbench.diagnose.endpoints.memory import memory_links
@@ -166,7 +166,7 @@ def _socket_lists(processes: Iterable[Process]) -> tuple[Sockets, list[str]]:
             with SocketList(None if network == own else pid) as sockets:
                 every = _merged(every, network, sockets.unix(), sockets.tcp())
         except PermissionError:
-            every = _merged(every, network, {}, _tcp_of(pid))
+            every = _merged(every, network, {}, _table(pid, "tcp"))
             what = "whose Unix sockets cannot be listed, and whose TCP is not counted"
             remedy = "run this inside it (`nsenter`, `docker exec`), or as root"
             reasons.append(f"process {pid} is in another network namespace, {what}; {remedy}")
@@ -178,7 +178,8 @@ def _socket_lists(processes: Iterable[Process]) -> tuple[Sockets, list[str]]:
         if network not in members:
             with suppress(OSError), SocketList(inside) as sockets:  # it is left out where this user may not enter
                 every = _merged(every, network, sockets.unix(), sockets.tcp())
-    return every, reasons
+    udp = {inode: each for pid in members.values() for inode, each in _table(pid, "udp").items()} if missing else {}
+    return replace(every, udp=udp), reasons
 
 
 def _merged(every: Sockets, network: int, unix: dict[int, UnixSocket], tcp: dict[int, TcpSocket]) -> Sockets:
@@ -186,9 +187,9 @@ def _merged(every: Sockets, network: int, unix: dict[int, UnixSocket], tcp: dict
     return Sockets({**unix, **every.unix}, {**tcp, **every.tcp}, networks)
 
 
-def _tcp_of(pid: int) -> dict[int, TcpSocket]:
-    """Return inode → TCP connection in the network namespace of a process, without netlink."""
-    tables = (Path(f"/proc/{pid}/net/{table}") for table in ("tcp", "tcp6"))
+def _table(pid: int, protocol: Literal["tcp", "udp"]) -> dict[int, TcpSocket]:
+    """Return inode → socket in the network namespace of a process, without netlink."""
+    tables = (Path(f"/proc/{pid}/net/{table}") for table in (protocol, f"{protocol}6"))
     return {each.inode: each for table in tables if table.exists() for each in parse_proc_tcp(table.read_text())}
 
 

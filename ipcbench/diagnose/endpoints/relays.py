@@ -21,7 +21,7 @@ from ipcbench.diagnose.endpoints.process import (
     read_process,
     shortened,
 )
-from ipcbench.diagnose.endpoints.sockets import Sockets, is_system, tcp_links, unix_links, written
+from ipcbench.diagnose.endpoints.sockets import Sockets, is_system, may_reach, tcp_links, udp_links, unix_links, written
 from ipcbench.diagnose.endpoints.verdict import listed
 from ipcbench.util.units import format_bytes
 
@@ -82,16 +82,18 @@ class Relays:
             *tcp_links(process, third, mine, others, self.holders),
             *pipe_links(process, third, self.holders),
         )
-        return [link for link in links if link.role in carries and pid not in link.others
-                and not (link.kind == "unix" and is_system(link.address))]  # fmt: skip
+        found = [link for link in links if link.role in carries and pid not in link.others
+                 and not (link.kind == "unix" and is_system(link.address))]  # fmt: skip
+        return [*found, *udp_links(process, third, mine, others)]
 
     def _reached(self, process: Process) -> set[Key]:
         """Return the other ends of a process's connections, and its pipes."""
         own = self._every.of(process)
         unix = {peer for each in own.unix for peer in self._unix_peers(each)}
         tcp = {inode for each in own.tcp.values() for inode in self._tcp_ends.get((each.remote, each.local), ())}
+        udp = {far.inode for far in self._every.udp.values() if any(may_reach(near, far) for near in own.udp.values())}
         pipes = {key for key, held in process.by_key.items() if held[0].kind == "pipe"}
-        return {(SOCKETS, inode) for inode in unix | tcp} | pipes
+        return {(SOCKETS, inode) for inode in unix | tcp | udp} | pipes
 
     def _unix_peers(self, inode: int) -> Iterator[int]:
         """Yield the sockets at the other side of one, but not those of a system's services."""

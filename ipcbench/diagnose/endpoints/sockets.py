@@ -26,6 +26,8 @@ ZMTP_HANDSHAKE_BYTES: Final = 1536
 """What a connection of ZeroMQ carries before the first message, both ways, at most. libzmq 4.3.5 takes 195 B without
 security (91 B and 104 B: greetings of 64 B, READY), 220 B with PLAIN, 849 B with CURVE, and 1385 B with CURVE and
 routing ids of 255 B. Ids, passwords and subscriptions vary."""
+_RESOLVER_PORT: Final = 53
+_ANY_HOST: Final = {"0.0.0.0", "::"}  # noqa: S104 - compared with, never bound
 HEARTBEAT_BYTES: Final = 64
 """What a segment of heartbeats has at most: PING and PONG take 9 B and 7 B (ZMTP 3.1), and 41 B each with CURVE."""
 
@@ -40,12 +42,15 @@ class Sockets:
     """Inode → socket."""
     networks: Mapping[int, int] = field(default_factory=dict)
     """Inode of a TCP socket → the network namespace that lists it: a process need not be in that of its sockets."""
+    udp: Mapping[int, TcpSocket] = field(default_factory=dict)
+    """Inode → UDP socket, of those that have a port."""
 
     def of(self, process: Process) -> Sockets:
         """Return those that a process holds."""
         inodes = process.inodes
         return Sockets({inode: self.unix[inode] for inode in inodes if inode in self.unix},
-                       {inode: self.tcp[inode] for inode in inodes if inode in self.tcp}, self.networks)  # fmt: skip
+                       {inode: self.tcp[inode] for inode in inodes if inode in self.tcp}, self.networks,
+                       {inode: self.udp[inode] for inode in inodes if inode in self.udp})  # fmt: skip
 
 
 def is_system(name: str | None) -> bool:
@@ -125,6 +130,27 @@ def tcp_links(first: Process, second: Process, one: Sockets, two: Sockets, holde
             if link.role == "standard stream"
             else unless_shared(link, holders, {(SOCKETS, near.inode), (SOCKETS, far.inode)})
         )
+
+
+def udp_links(first: Process, second: Process, one: Sockets, two: Sockets) -> Iterator[Link]:
+    """Yield a link for each UDP socket of the first process that may send to one of the second, or receive from it."""
+    for near in one.udp.values():
+        far = next((each for each in two.udp.values() if each.inode != near.inode and may_reach(near, each)), None)
+        if far is not None:
+            text = f"UDP, process {first.pid} {written(near.local)}, process {second.pid} {written(far.local)}"
+            yield Link("udp", f"udp://{written(far.local)}", first.pid, second.pid, (text,), "unclear")
+
+
+def may_reach(near: TcpSocket, far: TcpSocket) -> bool:
+    """Return whether two UDP sockets may send to each other: each is connected to the other, or to nobody. Everybody
+    asks a resolver.
+    """
+    if _RESOLVER_PORT in {near.local[1], near.remote[1], far.local[1], far.remote[1]}:
+        return False
+    return all(
+        not each.remote[1] or (each.remote[1] == other.local[1] and other.local[0] in {each.remote[0], *_ANY_HOST})
+        for each, other in ((near, far), (far, near))
+    )
 
 
 def _is_handshake(near: TcpSocket) -> bool:
