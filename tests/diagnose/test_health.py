@@ -378,6 +378,41 @@ def test_a_server_of_all_of_ipv4_is_told_to_bind_to_all() -> None:
         assert "tcp://*" not in said
 
 
+def test_all_addresses_are_served_by_whoever_listens_anywhere() -> None:
+    """A client that connects to all of IPv4 reaches 127.0.0.1 alone."""
+    code = "s = socket.create_server(('{}', 0){})\nprint('ready', s.getsockname()[1])"
+    with program(*python(code.format("127.0.0.2", ""))) as port:
+        for host in ("0.0.0.0", "*"):
+            assert f"but on tcp://127.0.0.2:{port} → connect to tcp://127.0.0.2:{port}" in problems(
+                health(f"tcp://{host}:{port}")
+            )
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with program(*python(code.format(host, ""))) as port:
+            assert health(f"tcp://0.0.0.0:{port}").is_healthy
+            assert health(f"tcp://[::]:{port}").is_healthy is not True
+
+
+@needs_ipv6
+def test_all_addresses_of_ipv6_are_those_of_ipv4() -> None:
+    for host in ("::1", "::"):
+        with program(
+            *python(f"s = socket.create_server(('{host}', 0), family=10)\nprint('ready', s.getsockname()[1])")
+        ) as port:
+            assert health(f"tcp://[::]:{port}").is_healthy
+            assert f"but on tcp://[{host}]:{port} → connect to tcp://[::1]:{port}" in problems(
+                health(f"tcp://0.0.0.0:{port}")
+            )
+
+
+@pytest.mark.parametrize("host", ["*", "lo"])
+def test_what_only_a_server_may_name_is_said_to_be_for_clients(host: str) -> None:
+    with program(*python("s = socket.create_server(('0.0.0.0', 0))\nprint('ready', s.getsockname()[1])")) as port:
+        found = health(f"tcp://{host}:{port}")
+        assert found.is_healthy
+        remedies = [finding.remedy for finding in found.findings if finding.text.startswith(f"{host} is for bind only")]
+        assert remedies == [f"connect to tcp://127.0.0.1:{port}"]
+
+
 def test_a_tcp_socket_that_is_only_bound_is_called_missing() -> None:
     """The kernel lists such sockets from Linux 6.8 on."""
     code = "s = socket.socket()\ns.bind(('127.0.0.1', 0))\nprint('ready', s.getsockname()[1])"

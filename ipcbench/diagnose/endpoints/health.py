@@ -48,7 +48,8 @@ __all__ = ["Finding", "Health", "Level", "health"]
 _INTERFACE_ADDRESS: Final = 0x8915  # SIOCGIFADDR
 _ANY_V4: Final = "0.0.0.0"  # noqa: S104 - compared with, never bound
 _ANY_V6: Final = "::"
-_ANY_HOST: Final = {_ANY_V4, _ANY_V6}
+_LOOPBACK: Final = {"*": "127.0.0.1", _ANY_V4: "127.0.0.1", _ANY_V6: "::1"}
+"""Where a connection to all addresses goes; `*` is all of IPv4 for ZeroMQ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,10 @@ def _local_tcp(endpoint: Endpoint, look: Look, hosts: set[str], at_port: list[Tc
     bound = [s for s in at_port if s.state == CLOSED and _takes(s, hosts)]
     if taken:
         _served(endpoint, look, taken)
+        if endpoint.address == "*" or _address_of_interface(endpoint.address):
+            places = " or ".join(f"tcp://{written((host, port))}" for host in sorted(hosts))
+            text = f"{endpoint.address} is for bind only: a client that connects to it reaches nobody"
+            look.add("note", text, f"connect to {places}")
     elif bound:
         pids = {pid for pids in holders({s.inode for s in bound}).values() for pid in pids}
         look.add("problem", f"{endpoint.url} is bound, and not listened on: {named(pids)}", LISTEN_THERE)
@@ -140,7 +145,7 @@ def _local_tcp(endpoint: Endpoint, look: Look, hosts: set[str], at_port: list[Tc
 def _takes(found: TcpSocket, hosts: set[str]) -> bool:
     """Return whether a socket of the port takes what is sent to one of these addresses."""
     is_v4 = any(":" not in host for host in hosts)
-    if found.local[0] in hosts or hosts & _ANY_HOST or (is_v4 and found.local[0] == _ANY_V4):
+    if found.local[0] in hosts or (is_v4 and found.local[0] == _ANY_V4):
         return True
     is_only_v4 = all(":" not in host for host in hosts)
     return found.local[0] == _ANY_V6 and not (found.is_v6_only and is_only_v4)  # it takes IPv4, unless told not to
@@ -172,8 +177,7 @@ def _instead(found: list[TcpSocket], port: int, asked: set[str]) -> str:
     """Return what to do where the listeners of a port do not take the address: one on all of IPv4 takes no IPv6, and
     may not take IPv4.
     """
-    loopback = {_ANY_V4: "127.0.0.1", _ANY_V6: "::1"}
-    places = " or ".join(f"tcp://{written((loopback.get(s.local[0], s.local[0]), port))}" for s in found)
+    places = " or ".join(f"tcp://{written((_LOOPBACK.get(s.local[0], s.local[0]), port))}" for s in found)
     hosts = {s.local[0] for s in found}
     if _ANY_V4 in hosts:
         return f"connect to {places}, or have the server take IPv6, too (dual stack; ZeroMQ: ZMQ_IPV6 before bind)"
@@ -185,8 +189,9 @@ def _instead(found: list[TcpSocket], port: int, asked: set[str]) -> str:
 
 
 def _hosts(host: str, port: int) -> set[str]:
-    if host == "*":
-        return set(_ANY_HOST)
+    """Return the addresses to which a client connects."""
+    if host in _LOOPBACK:
+        return {_LOOPBACK[host]}
     if address := _address_of_interface(host):
         return {address}
     found = [info[4] for info in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
