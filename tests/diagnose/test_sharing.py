@@ -284,3 +284,18 @@ def test_the_connection_that_carried_more_is_named_second() -> None:
             assert [link.sent_bytes for link in found.carriers] == [70000, 5]
             assert "has sent 70,000 B and received 0 B since it was opened" in found.verdict
             assert "; the other: 5 B" in found.verdict
+
+
+def test_a_file_that_was_moved_is_named_as_if_it_were_there(tmp_path: Path) -> None:
+    server = (
+        f"l = socket.socket(1); l.bind('{tmp_path}/s'); l.listen(); os.rename('{tmp_path}/s', '{tmp_path}/t')\n"
+        "print('up', flush=True)\ns, _ = l.accept()"
+    )
+    with started(*python(server)) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline() == "up\n"
+        with program(*python(f"s = socket.socket(1); s.connect('{tmp_path}/t')")) as second:
+            assert one.stdout.readline() == "ready\n"
+            require(links(one.pid, second), "unix", f"(bound as {tmp_path}/s; no such file now)")
+            (tmp_path / "t").rename(tmp_path / "s")
+            assert links(one.pid, second).carriers[0].address == f"{tmp_path}/s"

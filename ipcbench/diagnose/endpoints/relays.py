@@ -21,7 +21,16 @@ from ipcbench.diagnose.endpoints.process import (
     read_process,
     shortened,
 )
-from ipcbench.diagnose.endpoints.sockets import Sockets, is_system, may_reach, tcp_links, udp_links, unix_links, written
+from ipcbench.diagnose.endpoints.sockets import (
+    Sockets,
+    bound_name,
+    is_system,
+    may_reach,
+    tcp_links,
+    udp_links,
+    unix_links,
+    written,
+)
 from ipcbench.diagnose.endpoints.verdict import listed
 from ipcbench.util.units import format_bytes
 
@@ -146,7 +155,8 @@ class Relays:
             for peer in self._unix_peers(inode):
                 far = self._every.unix.get(peer)
                 if far is not None and far.name:
-                    found[far.name].append((Link("unix", far.name, process.pid, 0, ()), [peer]))
+                    name = bound_name(far.name, process)
+                    found[name].append((Link("unix", name, process.pid, 0, ()), [peer]))
         return found
 
     def _unseen(self, one: Process, two: Process) -> Iterator[Relay]:

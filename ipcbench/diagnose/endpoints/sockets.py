@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -84,7 +85,8 @@ def unix_links(first: Process, second: Process, one: Sockets, two: Sockets, hold
         role: Role = "standard stream" if _is_stream(mine, others) else "data"
         if role == "data" and copied and not names and first.parent == second.parent:
             role = "inherited"
-        link = Link("unix", names[0] if names else "pair without a name", first.pid, second.pid, (text, *more), role,
+        address = bound_name(names[0], first, second) if names else "pair without a name"
+        link = Link("unix", address, first.pid, second.pid, (text, *more), role,
                     _zmq(first, second, mine, others))  # fmt: skip
         anybodys = not names and (copied or first.parent == second.parent)
         yield (
@@ -92,6 +94,21 @@ def unix_links(first: Process, second: Process, one: Sockets, two: Sockets, hold
             if link.role == "standard stream" and not anybodys
             else unless_shared(link, holders, {(SOCKETS, near), (SOCKETS, far)})
         )
+
+
+def bound_name(name: str, *processes: Process) -> str:
+    """Return the name of a socket, and of a path that is not there any more (renamed, removed) that it once was."""
+    if not name.startswith("/") or is_system(name):
+        return name
+    for process in processes:
+        try:
+            os.lstat(f"/proc/{process.pid}/root{name}")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            return name  # this user may not look
+        return name
+    return f"(bound as {name}; no such file now)"
 
 
 def _pairs(one: Mapping[int, UnixSocket], two: Mapping[int, UnixSocket]) -> Iterator[tuple[int, int]]:
