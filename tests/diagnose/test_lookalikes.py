@@ -109,7 +109,8 @@ def test_a_dialogue_by_standard_streams_is_passed_over_beside_tcp() -> None:
 def test_a_file_that_is_emptied_after_each_message_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     opens = f"f = os.open('{tmp_path}/f', os.O_RDWR)"
-    used = f"{opens}; os.pwrite(f, b'x', 0); os.ftruncate(f, 0)"
+    used = f"{opens}; import time; end = time.monotonic() + 0.1"  # what is as old as the processes is not theirs
+    used += "\n    while time.monotonic() < end: os.pwrite(f, b'x', 0), os.ftruncate(f, 0)"
     with forked(BESIDE_A_PAIR.format(made="", used=opens, more=opens)) as pair:
         require(links(*pair), "unix")
     with forked(BESIDE_A_PAIR.format(made="", used=used, more=opens)) as pair:
