@@ -96,6 +96,8 @@ class Rank:
 
     def _prepare(self, request: dict[str, Any]) -> dict[str, Any]:
         """Read the setting; the last rank, which is where a GPU is, looks whether there is memory for all."""
+        if "folder" in request:  # where a model that is compiled, or loads the compiler, puts its files
+            os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", request["folder"])
         for name in request["imports"]:
             import_module(name)
         self.setting = msgspec.convert(request["setting"], Setting)
@@ -177,15 +179,25 @@ class Rank:
     def operators(self) -> Profile:
         """Run steps of their own under the operator profiler, and return the operators' shares of each block."""
         rows: list[Operator] = []
+        work = self._work()
         for phase in self.setting.phases:
             steps = self._steps()
             run, count = next(steps)[2], _PREFILLS
             if phase == "decode":
                 run()  # for its cache
                 run, count = lambda: next(steps)[2](), min(self.setting.tokens, _DECODES)  # noqa: B023, PLW0108
-            work = flops.count(self.setting, self.rank, phase)
-            rows += operators(run, self.runner, phase, count, self.device, rank=self.rank, work=work)
+            rows += operators(run, self.runner, phase, count, self.device, rank=self.rank, work=work[phase])
         return Profile(self.setting, operators=tuple(rows))
+
+    def _work(self) -> dict[Phase, dict[tuple[str, str], flops.Work]]:
+        """Return what the prompt and the decoding step in the middle do, by block and bucket."""
+        found: dict[Phase, dict[tuple[str, str], flops.Work]] = {}
+        for phase, position, forward in self._steps():
+            if phase == "prefill" or position == self.setting.seq + self.setting.tokens // 2:
+                found[phase] = flops.counted(forward, self.runner)
+            else:
+                forward()
+        return found
 
     def memory(self) -> Profile:
         """Return this rank's memory, from an iteration of its own."""

@@ -84,7 +84,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     path: str
     """Dotted name of the module: `layers.3.self_attn`; empty for the whole model."""
     kind: str
-    """`root`, `embedding`, `layer`, `attention`, `mlp`, `norm`, `lm_head`, or `module`."""
+    """`root`, `embedding`, `layer`, `attention`, `mlp`, `norm`, `lm_head`, `block` (a child of a
+    model of other names), or `module`."""
     start_ns: int
     duration_ns: int
     exclusive_ns: int
@@ -97,7 +98,7 @@ class Operator(msgspec.Struct, frozen=True, array_like=True):
     rank: int
     phase: Phase
     path: str
-    """Of the innermost span of kind layer, attention, mlp, embedding, norm or lm_head around it."""
+    """Of the innermost span around it of a kind other than `module`."""
     bucket: str
     """`qkv`, `scores`, `attention`, `output`, `gate_up`, `down`, `norms`, `rope`, `activation`, `communication`,
     `other`; or a registered one."""

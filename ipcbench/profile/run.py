@@ -196,11 +196,18 @@ class Ranks:
         if self._has_failed:
             self._group.kill()
 
+    def _meeting(self, addresses: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return where ranks that are set up meet, once each time, and what they need before."""
+        self._meetings += 1
+        folder = str(self._run_dir.path)
+        place = f"file://{folder}/meeting-{self._meetings}"
+        return {"addresses": addresses, "init_method": place, "imports": self._imports, "folder": folder}
+
     def reference(self, setting: Setting) -> Logits:
         """Return the logits of every step, prompt and decoding, as one process computes them: the last of these."""
         alone = replace(setting, parallel="none", transport="none", micro_batches=1)
         ask = partial(_asked, self._group, (self._count - 1,))
-        _set_up(ask, alone, {"addresses": [], "init_method": "", "imports": self._imports})
+        _set_up(ask, alone, self._meeting([]))
         (answer,) = ask({"do": "logits"}, _ITERATION_S)
         ask({"do": "close"}, _SETUP_S)
         return _logits(answer)
@@ -219,7 +226,6 @@ class Ranks:
         """
         world = Plan.parse(setting.parallel).world
         ask = partial(_asked, self._group, range(world))
-        self._meetings += 1
         if self._has_failed:
             raise TrialError("an earlier run in these processes has failed")
         self._has_failed = True  # unless it comes to its end
@@ -229,9 +235,7 @@ class Ranks:
             if setting.transport not in {"none", *TORCH_TRANSPORTS}:
                 addresses = create_mesh(setting.transport, world, name=self._run_dir.channel_name)
                 undo.callback(destroy_mesh, addresses)
-            place = f"file://{self._run_dir.path}/meeting-{self._meetings}"
-            meeting = {"addresses": addresses, "init_method": place, "imports": self._imports}
-            made = _carry_out(ask, setting, meeting, sources, say, until_s)
+            made = _carry_out(ask, setting, self._meeting(addresses), sources, say, until_s)
             offsets = self._group.compare_clocks().offsets.values()
             ask({"do": "close"}, _SETUP_S)
             self._has_failed = False
@@ -261,8 +265,8 @@ def _asked(group: Group, ranks: Sequence[int], question: dict[str, Any], timeout
 
 def _set_up(ask: _Ask, setting: Setting, meeting: dict[str, Any]) -> list[tuple[str, str]]:
     """Have the ranks look whether there is enough memory, then join and load; return each one's device and its name."""
-    ask({"do": "prepare", "setting": asdict(setting), "imports": meeting["imports"]}, _SETUP_S)
-    return [(answer["device"], answer["name"]) for answer in ask({"do": "setup", **meeting}, _SETUP_S)]
+    ask({**meeting, "do": "prepare", "setting": asdict(setting)}, _SETUP_S)
+    return [(answer["device"], answer["name"]) for answer in ask({**meeting, "do": "setup"}, _SETUP_S)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,11 @@ WAIT, TRANSFER, UNDIVIDED = COMMUNICATION = ("communication wait", "communicatio
 OTHER: Final = "other blocks"
 BUCKETS: Final = ("attention", "mlp", "norms", "embedding", "lm_head", OTHER, *COMMUNICATION, HOST)
 """Parts of a step. Norms within layers, residuals and masks are `other blocks`: the operators show them."""
+OWN: Final = "block"
+"""Kind of the blocks of a model of other names; each is a part by itself, called by its path."""
 _BUCKET_OF = {name: name for name in BUCKETS[:5]} | {"norm": "norms"}
 _PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
-_BLOCKS = frozenset(("root", "layer", *_BUCKET_OF))
+_BLOCKS = frozenset(("root", "layer", OWN, *_BUCKET_OF))
 _OUTSIDE = "\0"
 """In the place of a path: within the step, but not within the model."""
 _SLOW_RATIO = 1.1
@@ -111,6 +113,11 @@ class PhaseSummary:
     blocks: Mapping[str, tuple[str, float]]
     """Path → kind and own time, ns, without communication; modules within a block count to it."""
 
+    @property
+    def units(self) -> tuple[Part, ...]:
+        """Return the layers; of a model of other names, the blocks that take their place."""
+        return self.layers or tuple(part for part in self.buckets if self.blocks.get(part.name, ("",))[0] == OWN)
+
     def ns(self, *buckets: str) -> float:
         """Return what buckets take together."""
         return sum(part.ns for part in self.buckets if part.name in buckets)
@@ -169,6 +176,13 @@ class Summary:
     def is_own_model(self) -> bool:
         """Return whether it is of a function of the user's, which is called with its own inputs."""
         return ":" in self.setting.model
+
+    @property
+    def bucket_names(self) -> list[str]:
+        """Return the names of all parts in order; blocks of a model of other names stand before what is between."""
+        own = dict.fromkeys(part.name for each in self.phases for part in each.buckets if part.name not in BUCKETS)
+        place = BUCKETS.index(OTHER)
+        return [*BUCKETS[:place], *own, *BUCKETS[place:]]
 
     @property
     def by_phase(self) -> list[list[PhaseSummary]]:
@@ -250,7 +264,6 @@ class _Reader:
             inside = ns - scale * float(own[middle].mean())
             return Part(name, ns, ns / wall.value, self._figure(own, steps), inside)
 
-        buckets = _buckets(table, kinds)
         layers = [path for path, kind in kinds.items() if kind == "layer"]
         inside = {
             layer: np.sum([t for path, t in table.items() if f"{path}.".startswith(f"{layer}.")], axis=0)
@@ -264,7 +277,7 @@ class _Reader:
         return PhaseSummary(
             phase, rank, len(steps), wall,
             1 - float(table[_OUTSIDE][middle, 0].sum() / walls[middle].sum()),
-            tuple(part(name, buckets[name]) for name in BUCKETS if name in buckets),
+            tuple(part(name, values) for name, values in _buckets(table, kinds).items()),
             tuple(part(path, values.sum(axis=1), values[:, 0]) for path, values in inside.items()),
             tuple(_operators(operators, blocks)),
             blocks,
@@ -342,15 +355,15 @@ def _nearest(path: str, known: Iterable[str]) -> str:
 
 def _buckets(table: Mapping[str, FloatArray], kinds: Mapping[str, str]) -> dict[str, FloatArray]:
     """Return bucket → its time in each step, ns, without those that have none."""
-    blocks = {path for path, kind in kinds.items() if kind in _BLOCKS}
-    steps = len(next(iter(table.values())))
-    found = {name: np.zeros(steps) for name in BUCKETS}
+    names = {path: path if kind == OWN else _BUCKET_OF.get(kind, OTHER)
+             for path, kind in kinds.items() if kind in _BLOCKS}  # fmt: skip
+    found: dict[str, FloatArray] = defaultdict(lambda: np.zeros(len(table[_OUTSIDE])))
     for path, values in table.items():
-        kind = kinds.get(_nearest(path, blocks), "")
-        found[HOST if path == _OUTSIDE else _BUCKET_OF.get(kind, OTHER)] += values[:, 0]
+        found[HOST if path == _OUTSIDE else names.get(_nearest(path, names), OTHER)] += values[:, 0]
         for place, name in enumerate(COMMUNICATION, 1):
             found[name] += values[:, place]
-    return {name: values for name, values in found.items() if name == HOST or values.any()}
+    ordered = [*BUCKETS[:5], *(path for path, kind in kinds.items() if kind == OWN), *BUCKETS[5:]]
+    return {name: found[name] for name in ordered if name == HOST or found[name].any()}
 
 
 def _operators(rows: Sequence[Operator], parts: Mapping[str, tuple[str, float]]) -> Iterable[OperatorTime]:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from ipcbench.profile.advice import Advice
 from ipcbench.profile.files import tables
 from ipcbench.profile.records import Call, SweepPoint, Unavailable
-from ipcbench.profile.summary import COMMUNICATION, HOST, Summary
+from ipcbench.profile.summary import COMMUNICATION, HOST, OWN, Summary
 from ipcbench.render.text import bullets, csv_text, escape, markdown_table
 
 UNITS: Final = {
@@ -83,7 +83,7 @@ def analysis(
     kinds: dict[str, list[float]] = defaultdict(list)
     for span in summary.profile.spans:
         kinds[span.kind].append(span.exclusive_ns)
-        if span.kind == "layer":
+        if span.kind in {"layer", OWN}:
             layers[span.path].append(span.duration_ns)
     walls = sum(step.wall_ns for step in summary.profile.steps if step.source == "spans")
     operations = {

@@ -10,7 +10,7 @@ from ipcbench.profile.files import tables
 from ipcbench.profile.files.documents import LIMITS, METHOD
 from ipcbench.profile.files.plots import color_number
 from ipcbench.profile.records import Unavailable
-from ipcbench.profile.summary import BUCKETS, WAIT, Summary
+from ipcbench.profile.summary import WAIT, Summary
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, shown_name
 from ipcbench.render.page import Badge, Headline, render_page
 from ipcbench.render.table import Table
@@ -83,15 +83,15 @@ def _charts(summary: Summary) -> list[ChartGroup]:
     """Return the parts of a step by phase and rank, stacked, if there are any."""
     bars = [f"{each.phase}, rank {each.rank}" for each in summary.phases]
     series = []
-    for name in BUCKETS:
+    for name in summary.bucket_names:
         points = tuple(
-            Point(float(place), 100 * each.share(name), (bar, f"{name}: {percent(each.share(name))}",
+            Point(float(place), 100 * each.share(name), (bar, f"{shown_name(name)}: {percent(each.share(name))}",
                                                          format_duration_ns(each.ns(name))))
             for place, (bar, each) in enumerate(zip(bars, summary.phases, strict=True), 1)
             if each.ns(name) > 0
         )  # fmt: skip
         if points:
-            series.append(Series(name, color_number(name), "stack", points))
+            series.append(Series(shown_name(name), color_number(name, summary), "stack", points))
     if not series:
         return []
     ticks = tuple((float(place), shown_name(bar)) for place, bar in enumerate(bars, 1))

@@ -12,7 +12,7 @@ import numpy as np
 
 from ipcbench.profile.files.tables import memory_by_leaf
 from ipcbench.profile.records import SweepPoint
-from ipcbench.profile.summary import BUCKETS, COMMUNICATION, HOST, OTHER, PhaseSummary, Summary
+from ipcbench.profile.summary import BUCKETS, COMMUNICATION, HOST, OTHER, OWN, PhaseSummary, Summary
 from ipcbench.render.palette import PARTS_START, series_style
 from ipcbench.render.plot_panel import INK, MUTED, shortened
 from ipcbench.render.scales import AxisRange, round_ticks, tick_text
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Draw: TypeAlias = "Callable[[Summary, Sequence[SweepPoint]], Figure | None]"
 _MOST_BARS = 15
 _BUCKETS: Final = {"norm": "norms"}
-_KINDS: Final = {"attention": "attention", "mlp": "mlp", "layer": "rest of the layer"}
+_KINDS: Final = {"attention": "attention", "mlp": "mlp", "layer": "rest of the layer", OWN: "whole block"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +79,19 @@ def png(figure: Figure) -> bytes:
     return file.getvalue()
 
 
-def color_number(bucket: str) -> int:
-    """Return the number of a part's colour, the same in every picture; host overhead is grey."""
-    return -1 if bucket == HOST else PARTS_START + BUCKETS.index(bucket)
+def color_number(part: str, summary: Summary) -> int:
+    """Return the number of a part's colour, the same in every picture of a profile; host overhead is grey."""
+    names = [*BUCKETS, *summary.bucket_names]
+    return -1 if part == HOST else PARTS_START + names.index(part if part in names else OTHER)
 
 
-def _color(kind: str) -> str:
-    return series_style(color_number(kind if kind in BUCKETS else OTHER)).light
+def _color(part: str, summary: Summary) -> str:
+    return series_style(color_number(_BUCKETS.get(part, part), summary)).light
 
 
 def _heatmap(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
     """Draw the leaves of each layer: no part of it is within another one."""
-    shown = [each for each in summary.phases if each.layers][:4]
+    shown = [each for each in summary.phases if each.units][:4]
     if not shown:
         return None
     grids = [_grid(each) for each in shown]
@@ -112,7 +113,7 @@ def _heatmap(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
 
 def _grid(each: PhaseSummary) -> tuple[list[str], list[str], Any]:
     """Return names of layers, names of leaves, and their times, ms, shape (layers, leaves)."""
-    layers = [layer.name for layer in each.layers]
+    layers = [unit.name for unit in each.units]
     cells: dict[tuple[str, str], float] = defaultdict(float)
     covered = {operator.path for operator in each.operators}
     leaves = [(operator.path, operator.bucket, operator.ns) for operator in each.operators]
@@ -121,9 +122,9 @@ def _grid(each: PhaseSummary) -> tuple[list[str], list[str], Any]:
     ]
     for path, name, ns in leaves:
         cells[next((layer for layer in layers if f"{path}.".startswith(f"{layer}.")), ""), name] += ns
-    for layer in each.layers:
-        if layer.communication_ns > 0:
-            cells[layer.name, "communication"] = layer.communication_ns
+    for unit in each.units:
+        if unit.communication_ns > 0:
+            cells[unit.name, "communication"] = unit.communication_ns
     names = list(dict.fromkeys(name for layer, name in cells if layer))
     return layers, names, np.array([[cells.get((x, name), 0.0) / 1e6 for name in names] for x in layers])
 
@@ -145,14 +146,14 @@ def _distribution(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
         groups: dict[str, list[float]] = defaultdict(list)
         for span in summary.profile.spans:
             if phases.get(span.step) == ranks[0].phase:
-                groups[span.kind].append(max(1, span.exclusive_ns) / 1e3)
-        names = sorted(groups, key=lambda name: float(np.median(groups[name])))
+                groups[span.path if span.kind == OWN else span.kind].append(max(1, span.exclusive_ns) / 1e3)
+        names = sorted(groups, key=lambda name: float(np.median(groups[name])))[-_MOST_BARS:]
         for row, name in enumerate(names, 1):
-            color, values = _color(_BUCKETS.get(name, name)), groups[name]
+            color, values = _color(name, summary), groups[name]
             heights = row + np.random.default_rng(0).uniform(-0.25, 0.25, len(values))
             axes.plot(values, heights, ".", markersize=4, alpha=0.45, color=color)
             axes.plot([float(np.median(values))] * 2, [row - 0.35, row + 0.35], linewidth=2.2, color=INK)
-        axes.set_yticks(range(1, len(names) + 1), [f"{name} ({len(groups[name])})" for name in names])
+        axes.set_yticks(range(1, len(names) + 1), [f"{shortened(name, 26)} ({len(groups[name])})" for name in names])
         _log_scale(axes, "x", min(map(min, groups.values())), max(map(max, groups.values())))
         axes.set_xlabel("own time of a call (line: median), with communication in it, µs", color=MUTED)
     return figure
@@ -165,18 +166,19 @@ def _computing(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
     for axes, ranks in panels:
         parts = {"computing": [each.wall.value - each.ns(*COMMUNICATION, HOST) for each in ranks]}
         parts |= {name: [each.ns(name) for each in ranks] for name in (*COMMUNICATION, HOST)}
-        _stacked(axes, [f"rank {each.rank}" for each in ranks], parts, 1e6)
+        _stacked(axes, [f"rank {each.rank}" for each in ranks], parts, summary)
         axes.set_ylabel("ms a step", color=MUTED)
     panels[-1][0].legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
     return figure
 
 
-def _stacked(axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[float]], divisor: float) -> None:
+def _stacked(axes: Axes, names: Sequence[str], parts: Mapping[str, Sequence[float]], summary: Summary) -> None:
+    """Draw a bar for each name, of values in millionths of the axis's unit."""
     below = np.zeros(len(names))
     for number, (part, values) in enumerate(parts.items()):
-        heights = np.array(values) / divisor
+        heights = np.array(values) / 1e6
         if heights.any():
-            color = _color(part) if part in BUCKETS else series_style(PARTS_START + number).light
+            color = _color(part, summary) if part in BUCKETS else series_style(PARTS_START + number).light
             axes.bar(names, heights, bottom=below, label=part, color=color, width=0.6)
             below += heights
 
@@ -192,7 +194,7 @@ def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
         "activations, most": [each.activations_bytes or 0 for each in ranks],
     }
     rest = [max(0, each.peak_rss_bytes - sum(column)) for each, *column in zip(ranks, *known.values(), strict=True)]
-    _stacked(panels[0], [f"rank {each.rank}" for each in ranks], known | {"rest of the peak RSS": rest}, 1e6)
+    _stacked(panels[0], [f"rank {each.rank}" for each in ranks], known | {"rest of the peak RSS": rest}, summary)
     panels[0].set_ylabel("MB", color=MUTED)
     panels[0].legend(loc="upper left", bbox_to_anchor=(0.0, -0.08), ncols=2, frameon=False, fontsize=9)
     leaves = sorted(memory_by_leaf(summary).items(), key=lambda item: max(size or 0 for size in item[1]))[-_MOST_BARS:]
@@ -213,11 +215,11 @@ def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
     figure, panels = _panels(summary, "What takes longest, own time, at the rank that computes longest", 5.2)
     for axes, ranks in panels:
         each = max(ranks, key=lambda each: each.wall.value - each.ns(*COMMUNICATION))
-        bars = [(path or "model", _KINDS.get(kind, kind), ns) for path, (kind, ns) in each.blocks.items()]
+        bars = [(path or "model", path if kind == OWN else kind, ns) for path, (kind, ns) in each.blocks.items()]
         bars += [(name, name, each.ns(name)) for name in (*COMMUNICATION, HOST) if each.ns(name)]
         bars = sorted(bars, key=lambda bar: bar[2])[-_MOST_BARS:]
-        names, kinds, times = zip(*bars, strict=True)
-        axes.barh([shortened(name, 26) for name in names], [ns / 1e6 for ns in times], color=[*map(_color, kinds)])
+        names, parts, times = zip(*bars, strict=True)
+        axes.barh([shortened(name, 26) for name in names], [ns / 1e6 for ns in times], color=[_color(part, summary) for part in parts])
         for row, ns in enumerate(times):
             share = f" {100 * ns / each.wall.value:.1f} %"
             axes.text(ns / 1e6, row, share, va="center", fontsize=8, color=MUTED)

@@ -8,7 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipcbench.profile.advice import Advice, percent
 from ipcbench.profile.compare import Comparison
 from ipcbench.profile.records import Phase, Unavailable
-from ipcbench.profile.summary import BUCKETS, TRANSFER, UNDIVIDED, WAIT, Figure, OperatorTime, PhaseSummary, Summary
+from ipcbench.profile.summary import (
+    BUCKETS,
+    OWN,
+    TRANSFER,
+    UNDIVIDED,
+    WAIT,
+    Figure,
+    OperatorTime,
+    PhaseSummary,
+    Summary,
+)
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, paragraphs
 from ipcbench.stats.estimates import Interval
@@ -18,6 +28,7 @@ from ipcbench.util.units import format_bytes, format_duration_ns
 WIDTH = 110
 _MOST_RANKS = 2
 """Of a phase, beside one another on a screen: those with most and least waiting."""
+_MOST_BLOCKS = 8
 _MOST_ADVICE = 3
 _SCREEN_LINES = 30
 _UNITS_NS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}
@@ -102,20 +113,29 @@ def sentences(summary: Summary) -> Iterator[str]:
         yield f"Forward and communication cover at least {100 * least.coverage_ratio:.1f} % of the steps."
 
 
-def bucket_table(summary: Summary, most_ranks: int = 1000) -> Table:
-    """Return the parts of a step: rows are buckets, columns phases and ranks."""
+def bucket_table(summary: Summary, most_ranks: int = 1000, most_blocks: int = 1000) -> Table:
+    """Return the parts of a step: rows are buckets, columns phases and ranks.
+
+    Args:
+        summary: the content.
+        most_ranks: of each phase; if there are more, those with most and least waiting are shown.
+        most_blocks: of a model of other names; if there are more, the smaller ones stand together.
+    """
     shown: list[PhaseSummary] = []
     for ranks in summary.by_phase:
         by_wait = sorted(ranks, key=lambda each: each.share(WAIT))
         shown += ranks if len(ranks) <= most_ranks else sorted((by_wait[0], by_wait[-1]), key=lambda each: each.rank)
     heads = _heads(summary, shown)
     rows = [("whole step", *(_cell(each.wall.value, 1.0) for each in shown))]
-    for name in BUCKETS:
-        if any(each.ns(name) for each in shown):
-            hidden = {WAIT, TRANSFER} if name != UNDIVIDED else set()
+    own = sorted(set(summary.bucket_names) - {*BUCKETS}, key=lambda name: -max(each.ns(name) for each in shown))
+    small = own[most_blocks:]
+    parts = {printable(name): (name,) for name in summary.bucket_names if name not in small}
+    for head, names in (parts | {f"{len(small)} more blocks": tuple(small)}).items():
+        if any(each.ns(*names) for each in shown):
+            is_divided = names in {(WAIT,), (TRANSFER,)}
             rows.append((
-                name,
-                *(NOT_MEASURED if name in hidden and each.ns(UNDIVIDED) else _cell(each.ns(name), each.share(name))
+                head,
+                *(NOT_MEASURED if is_divided and each.ns(UNDIVIDED) else _cell(each.ns(*names), each.share(*names))
                   for each in shown),
             ))  # fmt: skip
     return Table("Where a step goes, ms (share of the step)", make_columns(["part", *heads]), tuple(rows))
@@ -132,8 +152,8 @@ def _heads(summary: Summary, shown: Sequence[PhaseSummary]) -> list[str]:
 
 def layer_table(summary: Summary) -> Table:
     """Return every layer's time without communication."""
-    names = dict.fromkeys(layer.name for each in summary.phases for layer in each.layers)
-    times = [{layer.name: layer.figure for layer in each.layers} for each in summary.phases]
+    names = dict.fromkeys(unit.name for each in summary.phases for unit in each.units)
+    times = [{unit.name: unit.figure for unit in each.units} for each in summary.phases]
     rows = [
         (printable(name), *(_with_interval(found[name]) if name in found else NOT_MEASURED for found in times))
         for name in names
@@ -156,8 +176,8 @@ def operator_table(summary: Summary) -> Table:
         each = max(ranks, key=lambda each: sum(operator.ns for operator in each.operators))
         groups: dict[tuple[str, str], list[OperatorTime]] = defaultdict(list)
         for operator in each.operators:
-            block = operator.path.rpartition(".")[2]
-            block = "layer" if block.isdigit() else block or "model"
+            kind = each.blocks[operator.path][0] if operator.path in each.blocks else operator.path
+            block = {"root": "model", OWN: operator.path}.get(kind, kind)
             groups[block, operator.bucket].append(operator)
         for (block, bucket), found in sorted(groups.items(), key=lambda item: -sum(row.ns for row in item[1])):
             ns = sum(row.ns for row in found)
@@ -270,7 +290,7 @@ def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
     """Return a profile on one screen: at most 30 lines of 110 columns, the verdict first, whole sentences only."""
     lines = paragraphs([verdict(summary, advice)], WIDTH)
     if summary.phases:
-        lines += ["", *aligned(bucket_table(summary, _MOST_RANKS))]
+        lines += ["", *aligned(bucket_table(summary, _MOST_RANKS, _MOST_BLOCKS))]
     said = [f"{number + 1}. {each.action} {each.evidence}" for number, each in enumerate(advice[:_MOST_ADVICE])]
     last = []
     if missing := summary.profile.unavailable:

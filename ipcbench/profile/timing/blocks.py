@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from torch import nn
@@ -14,8 +14,8 @@ from ipcbench.profile.records import Detail
 
 Forward: TypeAlias = Callable[..., Any]
 
-BLOCKS: Final = ("root", "embedding", "layer", "attention", "mlp", "norm", "lm_head")
-"""Kinds that the detail `block` shows."""
+BLOCKS: Final = ("root", "embedding", "layer", "attention", "mlp", "norm", "lm_head", "block")
+"""Kinds that the detail `block` shows; the last is what takes their place in a model whose names say nothing."""
 
 _CONTAINERS = re.compile(r"^(?:model(?:\.|$))+")
 _NUMBER = re.compile(r"^(\w+\.)(\d+)")
@@ -38,7 +38,7 @@ class Target:
 def targets(root: nn.Module, detail: Detail = "block") -> list[Target]:
     """Return the modules of a model that a detail shows, the root first.
 
-    Without any block below the root, as in a model of unusual names, its children take their place.
+    Without any attention, as in a model of unusual names, the root's children are its blocks, and a list's items.
 
     Args:
         root: may say by `first_layer` which number the first of its layers has in the whole model.
@@ -47,13 +47,28 @@ def targets(root: nn.Module, detail: Detail = "block") -> list[Target]:
     found = [Target("", "root", root)]
     for name, module in root.named_modules():
         path = _CONTAINERS.sub("", name)
-        if path and not isinstance(module, nn.ModuleList | nn.ModuleDict):
+        if path:
             path = _NUMBER.sub(lambda match: f"{match[1]}{int(match[2]) + getattr(root, 'first_layer', 0)}", path)
             found.append(Target(path, _kind(path, module), module))
-    if detail == "module":
-        return found
-    blocks = [target for target in found if target.kind in BLOCKS]
-    return blocks if len(blocks) > 1 else [target for target in found if "." not in target.path]
+    if all(target.kind != "attention" for target in found):
+        found = _of_unusual_names(found)
+    return [
+        target
+        for target in found
+        if (detail == "module" or target.kind in BLOCKS) and not isinstance(target.module, nn.ModuleList | nn.ModuleDict)
+    ]
+
+
+def _of_unusual_names(found: Sequence[Target]) -> list[Target]:
+    """Return targets, of which the root's children are blocks; in the place of a list of modules, its items are."""
+    divided, kinds = {""}, []
+    for target in found:
+        is_within = target.path.rpartition(".")[0] in divided
+        if is_within and type(target.module) in {nn.Sequential, nn.ModuleList, nn.ModuleDict}:
+            divided.add(target.path)
+            is_within = False
+        kinds.append("root" if target.kind == "root" else "block" if is_within else "module")
+    return [replace(target, kind=kind) for target, kind in zip(found, kinds, strict=True)]
 
 
 def _kind(path: str, module: nn.Module) -> str:

@@ -9,6 +9,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+_PARTS = torch._C.DispatchKey.CompositeImplicitAutograd
+_is_made_of_others = torch._C._dispatch_has_kernel_for_dispatch_key
+"""Whether an operator has a kernel that only calls others. Those in Python would bring in torch's compiler."""
+
 
 class Watch(TorchDispatchMode):
     """Is told of each operator, as a context manager; of one that is made of others, it is told of these instead."""
@@ -16,17 +20,20 @@ class Watch(TorchDispatchMode):
     whole: tuple[Any, ...] = ()
     """Operators to be told of as they are."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: to be left out of what torch compiles would bring in its compiler, seconds a process."""
+        return False
+
     def ran(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Take note of an operator that has run."""
         raise NotImplementedError
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if func.overloadpacket not in self.whole:
+        if func.overloadpacket not in self.whole and _is_made_of_others(func.name(), _PARTS):
             with self:
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+                return func._op_dk(_PARTS, *args, **kwargs)
         result = func(*args, **kwargs)
         self.ran(func, args, kwargs, result)
         return result

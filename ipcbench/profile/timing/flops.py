@@ -1,4 +1,4 @@
-"""FLOPs and bytes of each block's operators from shapes: on `meta`, in no step that is timed."""
+"""FLOPs and bytes of each block's operators, from the shapes of what torch runs in a step that is not timed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry
 
-from ipcbench.profile.model.loading import load, prompt
-from ipcbench.profile.model.parallel import Runner
-from ipcbench.profile.records import Phase, Setting
 from ipcbench.profile.timing.blocks import BLOCKS, Forward, Target, around, targets
 from ipcbench.profile.timing.buckets import Use, bucket
 from ipcbench.profile.timing.dispatch import Watch, tensors
@@ -31,29 +28,11 @@ class Work:
     bytes: int = 0
 
 
-def count(setting: Setting, rank: int, phase: Phase) -> dict[tuple[str, str], Work]:
-    """Return the work of one step of a rank by (path of the block, bucket), of any model whose shapes are known.
-
-    Of the decoding steps it is the one in the middle. Nothing is allocated, and nothing sent.
-
-    Raises:
-        ConfigError: the model cannot be run, or not be divided so.
-    """
-    loaded = load(setting, is_meta=True)
-    if loaded.facts is None:
-        return {}
-    meta = torch.device("meta")
-    runner = Runner(loaded, setting, rank, meta)
-    ids = prompt(setting, 2).to(meta)
-    position = setting.seq + setting.tokens // 2
-    runner.step(ids[:, :position])  # transformers' cache has its length from it
-    if phase == "prefill":
-        return counted(lambda: runner.step(ids[:, : setting.seq]), runner)
-    return counted(lambda: runner.step(ids[:, :1], position), runner)
-
-
 def counted(run: Callable[[], object], module: nn.Module) -> dict[tuple[str, str], Work]:
-    """Run one step, on any device, and return its work by (path of the block, bucket)."""
+    """Run one step, and return its work by (path of the block, bucket).
+
+    It runs where the model is: shapes on `meta` would be the same, but bring in torch's compiler, seconds a process.
+    """
     counter = _Counter()
     with torch.inference_mode(), around(targets(module, "module"), counter.followed), counter:
         run()
@@ -97,7 +76,8 @@ class _Counter(Watch):
         name = str(operator.overloadpacket).replace(".", "::", 1)
         if "softmax" in name:
             self._use = replace(self._use, follows_softmax=True)
-        if self._block is None or name == "aten::_unsafe_view" or _is_view(operator):
+        is_communication = operator.namespace == "c10d"  # its calls are recorded with their bytes
+        if self._block is None or name == "aten::_unsafe_view" or is_communication or _is_view(operator):
             return
         is_sdpa = operator.overloadpacket is torch.ops.aten.scaled_dot_product_attention
         formula = _attention_flops if is_sdpa else flop_registry.get(operator.overloadpacket)

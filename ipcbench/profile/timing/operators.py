@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
-from torch.profiler import ProfilerActivity, profile, record_function
+from torch.autograd.profiler import profile, record_function  # torch.profiler's would bring in torch's compiler
 
 from ipcbench.profile.records import Operator, Phase
 from ipcbench.profile.timing.blocks import BLOCKS, Forward, Target, around, targets
@@ -53,21 +53,22 @@ def operators(
         steps: how many; at least 1.
         device: of the model: the times are those of its kernels if it is a GPU.
         rank: whose they are.
-        work: FLOPs and bytes by path and bucket, as `flops.count` returns them.
+        work: FLOPs and bytes by path and bucket, as `flops.counted` returns them.
     """
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes lines about itself to stderr
     found = {target.path: target for target in targets(module, "module")}
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with around(found.values(), _marked), profile(activities=activities, acc_events=True) as profiler:
+    on_gpu = device.type == "cuda"
+    profiler = profile(use_device="cuda" if on_gpu else None, use_kineto=True, acc_events=True)
+    with around(found.values(), _marked), profiler:
         for _ in range(steps):
             run()
-    sums = _Sums(on_gpu=device.type == "cuda")
-    sums.add(profiler.events(), found)
+    sums = _Sums(on_gpu=on_gpu)
+    sums.add(profiler.function_events or (), found)
     rows = []
     for (path, name), times_us in sorted(sums.operators.items()):
         done, whole_us, taken_us = (work or {}).get((path, name)), sums.blocks_us[path], sum(times_us)
         calls, share = round(sums.calls[path, name] / steps), None
-        if device.type != "cuda":
+        if not on_gpu:
             share = taken_us / whole_us if whole_us else 0.0
         rows.append(Operator(rank, phase, path, name, calls, taken_us * 1e3 / steps, share, *_of(done)))
     return rows

@@ -144,10 +144,14 @@ def test_a_figure_of_few_rounds_has_no_interval() -> None:
     assert figure([1.0, 2.0, 3.0]).low < 2.0
 
 
-def test_the_example_adds_a_bucket_a_metric_and_a_plot(tmp_path: Path) -> None:
+def test_the_example_adds_a_bucket_a_metric_and_a_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     command = ["profile", "run", "--model", "own:model", "--phase", "prefill", "--import", "own", *SHORT]
-    _ipcbench([*command, "--out", str(tmp_path)], cwd=EXAMPLE)
+    (tmp_path / "t").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
+    _ipcbench([*command, "--out", str(tmp_path / "out")], cwd=EXAMPLE)
+    assert list((tmp_path / "t").iterdir()) == []
+    tmp_path /= "out"
     assert json.loads((tmp_path / "analysis_report.json").read_text())["metrics"]["forward_ms"]["prefill"] > 0
     assert (tmp_path / "every_step.png").stat().st_size > 0
     assert "gelu" in {operator.bucket for operator in read_profile(tmp_path).operators}
@@ -159,10 +163,17 @@ def _ipcbench(arguments: list[str], cwd: Path) -> None:
 
 def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "ipcbench"]
+    ranks = ["--nproc-per-node=2", "--standalone", f"--log-dir={tmp_path / 'logs'}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *ranks, "-m", "ipcbench"]
     options = ["--parallel", "tp2", "--seq", "16", "--tokens", "1", "--detail", "block", *SHORT]
-    subprocess.run([*command, "profile", "run", *options, "--out", str(tmp_path)], check=True, timeout=250)
-    made = read_profile(tmp_path)
+    out, temporary = tmp_path / "out", tmp_path / "t"
+    temporary.mkdir()
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    subprocess.run(
+        [*command, "profile", "run", *options, "--out", str(out)], check=True, timeout=250, env=environment
+    )
+    assert list(temporary.iterdir()) == []
+    made = read_profile(out)
     assert made.ranks == (0, 1)
     assert made.agreement is not None
     assert made.agreement.holds

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +27,23 @@ from ipcbench.profile.timing.operators import operators  # noqa: E402
 
 EAGER = Setting(model="qwen3-tiny", seq=16, tokens=2, attention="eager")
 CPU = torch.device("cpu")
+EVERY_PASS = """
+import sys
+from dataclasses import asdict
+from ipcbench.profile.rank import Rank
+from ipcbench.profile.records import Setting
+
+rank, setting = Rank(0), asdict(Setting(model="qwen3-tiny", seq=8, tokens=2, detail="op"))
+for asked in (
+    {"do": "prepare", "setting": setting, "imports": []},
+    {"do": "setup", "addresses": [], "init_method": ""},
+    {"do": "iterate", "source": "spans", "number": 0},
+    *({"do": name} for name in ("operators", "memory", "logits", "close")),
+):
+    answer = rank.answer(asked)
+    assert answer["ok"], answer
+assert not {"torch._dynamo", "torch._inductor", "sympy"} & {*sys.modules}
+"""
 
 
 @pytest.fixture
@@ -62,7 +83,7 @@ def test_own_buckets_come_first() -> None:
 
 def test_each_operator_is_in_a_block_and_has_its_share() -> None:
     runner, ids = Runner(load(EAGER), EAGER), prompt(EAGER, 4096)
-    work = flops.count(EAGER, 0, "prefill")
+    work = flops.counted(lambda: runner.step(ids[:, :16]), runner)
     rows = operators(lambda: runner.step(ids[:, :16]), runner, "prefill", 2, CPU, rank=1, work=work)
     of_attention = {row.bucket: row for row in rows if row.path == "layers.1.self_attn"}
     assert {"qkv", "scores", "attention", "output", "norms", "rope"} <= set(of_attention)
@@ -79,31 +100,34 @@ def test_each_operator_is_in_a_block_and_has_its_share() -> None:
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_flops_are_those_of_the_shapes(attention: Any) -> None:
     setting = replace(EAGER, attention=attention)
-    counted = flops.count(setting, 0, "prefill")
+    counted = _work(setting)
     planned = sum(step.flops_count for step in operations(find_model("qwen3-tiny"), 16))
     assert sum(work.flops or 0 for work in counted.values()) == planned
     assert counted["layers.0.mlp", "activation"].flops is None
     assert counted["layers.0.mlp", "down"].bytes == 4 * (16 * 768 + 768 * 256 + 16 * 256)
     assert counted["embed_tokens", "other"].bytes == 2 * 4 * 16 * 256 + 8 * 16  # not the whole table
-    runner, ids = Runner(load(setting), setting), prompt(setting, 4096)
-    run = flops.counted(lambda: runner.step(ids[:, :16]), runner)  # on a processor
-    assert {key: work.flops for key, work in run.items() if work.flops} == {
-        key: work.flops for key, work in counted.items() if work.flops
-    }
-
-
-def test_of_an_embedding_the_rows_that_are_looked_up_are_read() -> None:
-    work = flops.count(replace(EAGER, dtype="float32"), 0, "decode")["embed_tokens", "other"]
-    assert work.bytes == EAGER.batch * (8 + 2 * 4 * 256)
+    on_meta = _work(setting, torch.device("meta"))
+    assert {key: work.flops for key, work in on_meta.items()} == {key: work.flops for key, work in counted.items()}
 
 
 def test_ranks_share_the_work() -> None:
-    whole, half = (
-        flops.count(replace(EAGER, parallel=parallel), 0, "decode")["layers.0.mlp", "down"].flops
-        for parallel in ("none", "tp2")
-    )
-    assert whole == 2 * 768 * 256
-    assert half == whole // 2
+    setting = replace(EAGER, parallel="tp2")
+    half = _work(setting, torch.device("meta"))["layers.0.mlp", "down"].flops  # there, nothing is sent
+    assert half == 2 * 16 * 768 * 256 // 2
+
+
+def _work(setting: Setting, device: Any = CPU) -> dict[tuple[str, str], flops.Work]:
+    """Return the work of a prompt of 16 tokens."""
+    runner = Runner(load(setting), setting, 0, device)
+    ids = prompt(setting, 4096).to(device)
+    return flops.counted(lambda: runner.step(ids[:, :16]), runner)
+
+
+def test_no_step_brings_in_the_compiler_of_torch(tmp_path: Path) -> None:
+    """It would take seconds of each rank, and leave a folder behind."""
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", EVERY_PASS], check=True, timeout=200, env=environment)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_allocation_shows_in_its_layer_and_in_no_other() -> None:

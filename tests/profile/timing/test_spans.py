@@ -83,8 +83,17 @@ def test_layers_have_the_number_of_the_whole_model() -> None:
 
 
 def test_models_of_other_names_show_their_children() -> None:
-    own = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Sequential(torch.nn.ReLU()))
-    assert [(target.path, target.kind) for target in targets(own)] == [("", "root"), ("0", "module"), ("1", "module")]
+    own, linear = torch.nn.Module(), torch.nn.Linear(2, 2)
+    own.stem, own.head = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    own.body = torch.nn.Sequential(torch.nn.ReLU(), torch.nn.ModuleList([torch.nn.Tanh()]))
+    own.unit = torch.nn.TransformerEncoderLayer(2, 1)  # what is in it is no child of the model
+    own.norms = torch.nn.ModuleList([torch.nn.LayerNorm(2)])
+    blocks = ["stem", "head", "body.0", "body.1.0", "unit", "norms.0"]
+    found = [(target.path, target.kind) for target in targets(own)]
+    assert found == [("", "root"), *((path, "block") for path in blocks)]
+    finer = {target.path: target.kind for target in targets(own, "module")}
+    assert finer.items() > {"stem": "block", "body": "module", "unit.linear1": "module"}.items()
+    assert [target.path for target in targets(torch.nn.Sequential(linear))] == ["", "0"]
 
 
 class _Event:
