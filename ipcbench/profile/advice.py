@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from ipcbench.errors import ConfigError
 from ipcbench.profile.records import Phase, SweepPoint
 from ipcbench.profile.summary import COMMUNICATION, HOST, TRANSFER, WAIT, PhaseSummary, Summary
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
@@ -20,6 +19,8 @@ BUCKET_RATIO: Final = 0.4
 LAYER_RATIO: Final = 1.5
 SCORES_RATIO: Final = 0.05
 MEMORY_RATIO: Final = 0.8
+WHOLE: Final = "whole_ns"
+"""Figure of a sweep by which ways to divide a model are compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +45,6 @@ class Advice:
 
 
 Rule: TypeAlias = Callable[[Summary, Sequence[SweepPoint]], Iterable[Advice]]
-_RULES: dict[str, Rule] = {}
-
-
-def register_rule(name: str, rule: Rule) -> None:
-    """Add a rule; it is called with a summary and the points of sweeps, and yields what it finds.
-
-    Raises:
-        ConfigError: the name is taken.
-    """
-    if name in _RULES:
-        raise ConfigError("rule", name, "a name that no rule has")
-    _RULES[name] = rule
 
 
 def advise(summary: Summary, points: Sequence[SweepPoint] = ()) -> tuple[Advice, ...]:
@@ -67,7 +56,7 @@ def advise(summary: Summary, points: Sequence[SweepPoint] = ()) -> tuple[Advice,
     if any(len(total.latency.rounds) < 2 for total in summary.totals if total.latency):
         return ()  # one repetition may be any
     best: dict[str, Advice] = {}
-    for rule in _RULES.values():
+    for rule in _RULES:
         for found in rule(summary, points):
             if found.rule not in best or (found.gain_ratio or 0) > (best[found.rule].gain_ratio or 0):
                 best[found.rule] = found
@@ -79,9 +68,9 @@ def percent(ratio: float) -> str:
     return f"{format_significant(100 * ratio, 2)} %"
 
 
-def _waiting(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
-    if summary.setting.parallel == "split":  # client and server cannot share their work otherwise
-        return
+def _waiting(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:
+    if summary.setting.parallel == "split" or _is_better_whole(points):
+        return  # client and server cannot share their work otherwise; one process waits for nobody
     is_pipeline = "pp" in summary.setting.parallel
     threshold = f"a rank waits at least {percent(WAIT_RATIO)} of a step{'' if is_pipeline else ' more than another'}"
     for phase in summary.by_phase:
@@ -98,9 +87,11 @@ def _waiting(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
         yield Advice("waiting", action, evidence, most.share(WAIT), threshold, most.phase)
 
 
-def _transfer(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
+def _transfer(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"transfer is at least {percent(TRANSFER_RATIO)} of a step"
     transport = summary.setting.transport
+    if _is_better_whole(points) or transport in {best.values.get("transport") for best, _ in _divisions(points)}:
+        return  # sweeps have found nothing to send, or no better transport
     action = f"Try another transport than {transport}: ipcbench profile replay sends these calls over others."
     for phase in summary.by_phase:
         most = max(phase, key=lambda each: each.share(TRANSFER))
@@ -172,23 +163,50 @@ def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
 
 
 def _division(_: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:
-    """Yield whether to divide the model, and how: the quickest way, if it clearly beats the quickest of the others."""
-    phases: tuple[tuple[str, Phase], ...] = (("time_per_token_ns", "decode"), ("ttft_ns", "prefill"))
-    for name, phase in phases:
-        groups: dict[tuple[object, ...], list[SweepPoint]] = defaultdict(list)
-        for point in points:
-            if point.sweep != "bandwidth" and name in point.figures and point.rounds_count >= MIN_CLAIM_ROUNDS:
-                groups[tuple(point.values.get(key) for key in ("model", "seq", "batch", "tokens"))].append(point)
-        for group in groups.values():
-            best, *others = sorted(group, key=lambda point: point.figures[name].estimate)
-            rivals = [point for point in others if _is_whole(point) != _is_whole(best)]
-            for other in rivals[:1]:
-                a, b = best.figures[name], other.figures[name]
-                if a.high < b.low:
-                    evidence = f"{phase}: {_ms(a.estimate)}; {case_words(other)}: {_ms(b.estimate)} (sweep)."
-                    threshold = "the intervals of a sweep's cases do not overlap"
-                    gain = 1 - a.estimate / b.estimate
-                    yield Advice("division", f"Use {case_words(best)}.", evidence, gain, threshold, phase)
+    """Yield one decision: whether to divide the model, and how; where that depends on the setting, for which."""
+    found = _divisions(points)
+    if not found:
+        return
+    ways: dict[str, list[str]] = defaultdict(list)
+    for best, _rival in found:
+        ways[case_words(best)].append(_setting_words(best))
+    action = f"Use {next(iter(ways))}."
+    if len(ways) > 1:
+        each = [f"{way} for {' and '.join(settings)}" for way, settings in ways.items()]
+        action = f"Use {'; '.join(each)}."
+    gains = [1 - best.figures[WHOLE].estimate / rival.figures[WHOLE].estimate for best, rival in found]
+    gain = max(gains)
+    best, rival = found[gains.index(gain)]
+    (a, b), where = (_ms(each.figures[WHOLE].estimate) for each in (best, rival)), _setting_words(best)
+    evidence = f"Prompt and decoding take {a}, with {case_words(rival)} {b} (sweep, {where})."
+    yield Advice("division", action, evidence, gain, "the intervals of a sweep's cases do not overlap")
+
+
+def _divisions(points: Sequence[SweepPoint]) -> list[tuple[SweepPoint, SweepPoint]]:
+    """Return the quickest way of each setting, whole or divided, and the quickest of the other kind, which it beats
+    clearly by the time of prompt and decoding together.
+    """
+    groups: dict[str, list[SweepPoint]] = defaultdict(list)
+    for point in points:
+        if point.sweep != "bandwidth" and WHOLE in point.figures and point.rounds_count >= MIN_CLAIM_ROUNDS:
+            groups[_setting_words(point)].append(point)
+    found = []
+    for group in groups.values():
+        best, *others = sorted(group, key=lambda point: point.figures[WHOLE].estimate)
+        rival = next((point for point in others if _is_whole(point) != _is_whole(best)), None)
+        if rival and best.figures[WHOLE].high < rival.figures[WHOLE].low:
+            found.append((best, rival))
+    return found
+
+
+def _is_better_whole(points: Sequence[SweepPoint]) -> bool:
+    """Return whether sweeps say to use one process, in every setting in which they say anything."""
+    found = _divisions(points)
+    return bool(found) and all(_is_whole(best) for best, _ in found)
+
+
+def _setting_words(point: SweepPoint) -> str:
+    return "{seq} tokens, batch {batch}, {tokens} decoded".format(**point.values)
 
 
 def _is_whole(point: SweepPoint) -> bool:
@@ -212,8 +230,6 @@ def case_words(point: SweepPoint) -> str:
     return words if threads == 1 else f"{words}, {threads} threads"
 
 
-for _name, _rule in (
-    ("waiting", _waiting), ("transfer", _transfer), ("host overhead", _host), ("largest part", _largest),
-    ("slowest layer", _layer), ("eager attention", _eager), ("memory", _memory), ("division", _division),
-):  # fmt: skip
-    register_rule(_name, _rule)
+_RULES: Final[tuple[Rule, ...]] = (
+    _waiting, _transfer, _host, _largest, _layer, _eager, _memory, _division,
+)  # fmt: skip

@@ -219,7 +219,12 @@ def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
         bars += [(name, name, each.ns(name)) for name in (*COMMUNICATION, HOST) if each.ns(name)]
         bars = sorted(bars, key=lambda bar: bar[2])[-_MOST_BARS:]
         names, parts, times = zip(*bars, strict=True)
-        axes.barh([shortened(name, 26) for name in names], [ns / 1e6 for ns in times], color=[_color(part, summary) for part in parts])
+        colors = [_color(part, summary) for part in parts]
+        axes.barh(
+            [shortened(name, 26) for name in names],
+            [ns / 1e6 for ns in times],
+            color=colors,
+        )
         for row, ns in enumerate(times):
             share = f" {100 * ns / each.wall.value:.1f} %"
             axes.text(ns / 1e6, row, share, va="center", fontsize=8, color=MUTED)

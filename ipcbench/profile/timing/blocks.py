@@ -55,7 +55,8 @@ def targets(root: nn.Module, detail: Detail = "block") -> list[Target]:
     return [
         target
         for target in found
-        if (detail == "module" or target.kind in BLOCKS) and not isinstance(target.module, nn.ModuleList | nn.ModuleDict)
+        if (detail == "module" or target.kind in BLOCKS)
+        and not isinstance(target.module, nn.ModuleList | nn.ModuleDict)
     ]
 
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ipcbench.errors import ConfigError
-from ipcbench.profile.advice import Advice, advise, register_rule
+from ipcbench.profile.advice import advise
 from ipcbench.profile.compare import compare
 from ipcbench.profile.files.tables import comparison_lines, screen, verdict
 from ipcbench.profile.records import Agreement, Profile, Setting, SweepPoint
@@ -245,34 +245,43 @@ def test_the_screen_has_thirty_lines_of_110_columns_at_most() -> None:
         assert lines[-1] == "Figures that cannot be had here: 2; README.md says what they need."
 
 
-def test_a_sweep_says_which_division_is_quickest_only_where_it_clearly_is() -> None:
-    def point(parallel: str, low: float, high: float, rounds: int = 3) -> SweepPoint:
-        figures = {"time_per_token_ns": Interval(low, (low + high) / 2, high)}
-        return SweepPoint(
-            "parallel", {"parallel": parallel, "transport": "shm", "threads": 1}, figures, rounds_count=rounds
-        )
+def swept(parallel: str, low: float, high: float, rounds: int = 3, seq: int = 128, **other: float) -> SweepPoint:
+    figures = {"whole_ns": Interval(low, (low + high) / 2, high)}
+    figures |= {name: Interval(value, value, value) for name, value in other.items()}
+    values: dict[str, str | int] = {"parallel": parallel, "transport": "shm", "threads": 1}
+    return SweepPoint("parallel", values | {"seq": seq, "batch": 1, "tokens": 8}, figures, rounds_count=rounds)
 
+
+def test_a_sweep_says_which_division_is_quickest_only_where_it_clearly_is() -> None:
     summary = summarize(Profile(Setting(model="none")))
-    alone = point("none", 2e6, 2.2e6)
-    (found,) = advise(summary, [alone, point("tp2", 1e6, 1.1e6), point("pp2", 3e6, 3.3e6)])
+    alone = swept("none", 2e6, 2.2e6)
+    (found,) = advise(summary, [alone, swept("tp2", 1e6, 1.1e6), swept("pp2", 3e6, 3.3e6)])
     assert "tp2 over shm" in found.action
     assert found.gain_ratio == pytest.approx(0.5)
-    assert advise(summary, [alone, point("tp2", 1.9e6, 2.1e6)]) == ()
-    (found,) = advise(summary, [alone, point("tp2", 3e6, 3.1e6)])
+    assert advise(summary, [alone, swept("tp2", 1.9e6, 2.1e6)]) == ()
+    (found,) = advise(summary, [alone, swept("tp2", 3e6, 3.1e6)])
     assert "1 process" in found.action
-    assert advise(summary, [point("none", 2e6, 2e6, 1), point("tp2", 1e6, 1e6, 1)]) == ()
+    assert advise(summary, [swept("none", 2e6, 2e6, 1), swept("tp2", 1e6, 1e6, 1)]) == ()
 
 
-def test_an_own_rule_is_asked_and_a_second_of_its_name_refused() -> None:
-    def rule(summary: Summary, _: object) -> list[Advice]:
-        return [Advice("test", "Do it.", f"{len(summary.phases)} phases.", 0.99, "always")]
+def test_all_sweeps_together_give_one_decision() -> None:
+    summary = summarize(Profile(Setting(model="none")))
+    phases = [swept("none", 2e6, 2e6, ttft_ns=2e6, time_per_token_ns=1e5),
+              swept("tp2", 1e6, 1e6, ttft_ns=5e5, time_per_token_ns=2e5)]  # fmt: skip
+    (found,) = advise(summary, phases)  # of which one phase alone would say the contrary
+    assert found.action == "Use tp2 over shm."
+    short = [swept("none", 1e6, 1e6, seq=8), swept("tp2", 3e6, 3e6, seq=8)]
+    (found,) = advise(summary, [*phases, *short])
+    settings = [f"{seq} tokens, batch 1, 8 decoded" for seq in (128, 8)]
+    assert found.action == f"Use tp2 over shm for {settings[0]}; 1 process for {settings[1]}."
 
-    register_rule("test", rule)
-    try:
-        assert advise(summarize(built(repetitions=3)))[0].action == "Do it."
-        with pytest.raises(ConfigError, match="a name that no rule has"):
-            register_rule("test", rule)
-    finally:
-        from ipcbench.profile import advice
 
-        del advice._RULES["test"]
+def test_what_a_sweep_advises_against_is_not_to_be_mended() -> None:
+    """Who is to use one process has no ranks to balance; the best transport is not to be replaced."""
+    summary = summarize(built(slow=(1, 2, 5 * MS), transfer_ns=3 * MS))
+    rules = {each.rule for each in advise(summary)}
+    assert {"waiting", "transfer"} <= rules
+    whole = {each.rule for each in advise(summary, [swept("none", 1e6, 1e6), swept("tp2", 2e6, 2e6)])}
+    assert whole == rules - {"waiting", "transfer"} | {"division"}
+    divided = {each.rule for each in advise(summary, [swept("none", 2e6, 2e6), swept("tp2", 1e6, 1e6)])}
+    assert divided == rules - {"transfer"} | {"division"}

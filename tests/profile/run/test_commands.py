@@ -169,9 +169,7 @@ def test_torchrun_starts_the_ranks(tmp_path: Path) -> None:
     out, temporary = tmp_path / "out", tmp_path / "t"
     temporary.mkdir()
     environment = os.environ | {"TMPDIR": str(temporary)}
-    subprocess.run(
-        [*command, "profile", "run", *options, "--out", str(out)], check=True, timeout=250, env=environment
-    )
+    subprocess.run([*command, "profile", "run", *options, "--out", str(out)], check=True, timeout=250, env=environment)
     assert list(temporary.iterdir()) == []
     made = read_profile(out)
     assert made.ranks == (0, 1)
