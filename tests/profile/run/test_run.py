@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from ipcbench.errors import IpcbenchError, TrialError, WorkerCrashed
+from ipcbench.profile.advice import advise
 from ipcbench.profile.comm.synth import planned
 from ipcbench.profile.model import parallel
 from ipcbench.profile.model.parallel import require_memory
@@ -19,8 +22,9 @@ from ipcbench.profile.model.plan import Plan, find_model
 from ipcbench.profile.rank import Rank
 from ipcbench.profile.records import Profile, Setting, read_profile, write_profile
 from ipcbench.profile.run import Logits, Ranks, _concluded, _Made, agreement, profile
-from ipcbench.profile.summary import WAIT, summarize
+from ipcbench.profile.summary import TRANSFER, WAIT, summarize
 from ipcbench.registry import status
+from tests.profile.run.delayed import DELAY_NS, Delayed
 from tests.profile.run.faulty import DYING, KEPT_BYTES, LARGE, LAYER, SLOW, SLOW_NS, WRONG
 
 SHORT = Setting(model="qwen3-tiny", seq=16, tokens=2, batch=2, steps=1, warmup=0)
@@ -107,6 +111,19 @@ def test_a_slow_layer_shows_there_and_as_waiting_at_the_other_rank(faulty: Ranks
     assert total.totals is not None
     late = {(each.rank, each.path): each.late_ns for each in total.totals.stragglers}
     assert max(ns for (rank, path), ns in late.items() if rank == 1 and f"{LAYER}." in path) >= 0.5 * SLOW_NS
+
+
+def test_a_slow_transport_shows_as_transfer_and_not_as_waiting(tmp_path: Path) -> None:
+    options = ["--parallel", "tp2", "--transport", Delayed.name, "--seq", "8", "--tokens", "2", "--detail", "block"]
+    command = [sys.executable, "-m", "ipcbench", "profile", "run", *options, "--steps", "3", "--warmup", "1", "-q"]
+    subprocess.run([*command, "--out", str(tmp_path)], check=True, timeout=200, cwd=Path(__file__).parents[3])
+    summary = summarize(read_profile(tmp_path))
+    messages_count = 8  # 2 a layer, in each phase's step
+    assert len(summary.phases) == 4
+    for each in summary.phases:
+        assert each.ns(TRANSFER) >= messages_count * DELAY_NS
+        assert each.ns(TRANSFER) > each.ns(WAIT)  # which is how busy cores hold up the other rank
+    assert advise(summary)[0].rule == "transfer"
 
 
 def test_a_large_allocation_shows_as_memory_of_its_layer(faulty: Ranks, reference: Logits) -> None:
