@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ipcbench.stats.estimates import Interval
 
 _FORMATS_READ = ("kineto", "chakra", "param")
-_FORMATS_WRITTEN = ("perfetto", "chrome", "chakra", "param")
+_FORMATS_WRITTEN = ("perfetto", "chrome", "chakra")
 
 
 @click.command("synth", short_help="Plan the calls of a model that nobody has run, from its config alone.")
@@ -128,9 +128,9 @@ def take(paths: tuple[str, ...], form: str, out: str) -> int:
 @click.command("export", short_help="Write a profile for another tool.")
 @click.argument("path", metavar="FOLDER", shell_complete=a_path("dir"))
 @click.option("--format", "form", type=Choice(_FORMATS_WRITTEN), required=True, help="For which tool.")
-@click.option("--out", metavar="PATH", required=True, help="A file (perfetto, chrome), or a folder (chakra, param).")
+@click.option("--out", metavar="PATH", required=True, help="A file (perfetto, chrome), or a folder (chakra).")
 def give(path: str, form: str, out: str) -> int:
-    """Write a profile's timeline for Perfetto or Chrome, or its calls for Chakra or PARAM."""
+    """Write a profile's timeline for Perfetto or Chrome, or its calls for Chakra."""
     from ipcbench.profile.files.exchange import write_calls
 
     for written in write_calls(read(path), form, Path(out)):

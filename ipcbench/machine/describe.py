@@ -82,13 +82,13 @@ def describe_machine(root: Path = _ROOT) -> dict[str, Any]:
     return facts
 
 
-def describe_versions() -> dict[str, str]:
-    """Return the versions of Python, ipcbench and the packages that it uses, if installed.
+def describe_versions(*more: str) -> dict[str, str]:
+    """Return the versions of Python, ipcbench, the packages that it uses, and `more` packages, if installed.
 
     Transport libraries are not imported for it: the version of libzmq is known only if pyzmq is loaded already.
     """
     versions = {"ipcbench": __version__, "python": platform.python_version()}
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *more):
         with suppress(PackageNotFoundError):
             versions[package] = version(package)
     zmq = sys.modules.get("zmq")

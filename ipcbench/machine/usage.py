@@ -1,4 +1,6 @@
-"""What an endpoint consumes while it is timed: CPU time, waits for a core, switches, page faults, collections."""
+"""What an endpoint consumes while it is timed: CPU time, waits for a core, switches, page faults, collections; and a
+process's memory.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,8 @@ import resource
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from ipcbench.backend import Endpoint, Waits
 from ipcbench.results.model import Usage
@@ -82,6 +86,16 @@ class UsageMeter:
             waits=_together(self._waits),
         )
         return usage, round(collections)
+
+
+def peak_rss_bytes() -> int:
+    """Return the most that was resident of this process since it started its program."""
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    # That of a parent, where it was larger.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES
 
 
 def _since(before: _Waits, now: _Waits) -> _Waits:

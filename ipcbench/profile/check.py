@@ -13,14 +13,14 @@ import psutil
 from ipcbench.errors import IpcbenchError
 from ipcbench.machine.describe import usable_cores
 from ipcbench.models import PRESETS, parameters_count
+from ipcbench.profile.files.tables import cost_words, figure_words
 from ipcbench.profile.records import Setting
 from ipcbench.profile.run import INSTALL, INSTALL_CPU, Ranks, Say, resolved, unavailable
-from ipcbench.profile.summary import PhaseTotal, summarize
+from ipcbench.profile.summary import summarize
 from ipcbench.registry import get_backend, names, status
-from ipcbench.util.units import format_percent, format_significant
 
 _STEPS = 30
-_RUN_S = 8.0
+_RUN_S = 6.0
 """Of the tiny model's repetitions; with the start of its process, that leaves most of the half minute."""
 _TOKENS = 4
 
@@ -91,19 +91,9 @@ def _own_cost() -> Iterator[Ability]:
     if count < _STEPS:
         yield Ability("cost of spans", can=None, detail=f"{count} of {_STEPS} repetitions fitted into {_RUN_S:.0f} s")
     for total in summarize(made).totals:
-        yield _cost(total)
-
-
-def _cost(total: PhaseTotal) -> Ability:
-    name = f"cost of spans, {total.phase} of qwen3-tiny"
-    cost = total.overhead.ratio
-    if cost is None or total.latency is None:
-        return Ability(name, can=None, detail="not known: too few steps")
-    low, middle, high = (format_percent(end) for end in (cost.low, cost.estimate, cost.high))
-    step = f"of a step of {format_significant(total.latency.value / 1e6)} ms"
-    if total.overhead.is_resolved:
-        return Ability(name, can=True, detail=f"{middle} [{low}, {high}] {step}")
-    return Ability(name, can=None, detail=f"not resolvable here: noise leaves [{low}, {high}] {step}")
+        step = f"; a step takes {figure_words(total.latency)}" if total.latency else ""
+        name = f"cost of spans, {total.phase} of {setting.model}"
+        yield Ability(name, total.overhead.is_resolved or None, cost_words(total.overhead) + step)
 
 
 def _gpus(*, has_torch: bool) -> Iterator[Ability]:

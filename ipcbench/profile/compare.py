@@ -7,9 +7,10 @@ from dataclasses import asdict, dataclass, replace
 
 from ipcbench.errors import ConfigError
 from ipcbench.profile.records import Phase
-from ipcbench.profile.summary import Figure, Part, Summary, figure_of
+from ipcbench.profile.summary import Part, Summary
 from ipcbench.stats.decisions import Verdict, verdict
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval, ratio
+from ipcbench.stats.figures import Figure, figure_of
 
 LARGE_RATIO = 2.0
 """Of single runs, no difference below this is claimed: nothing tells by how much a run differs from the next."""

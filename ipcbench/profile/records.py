@@ -14,7 +14,7 @@ import msgspec
 
 from ipcbench.errors import StoreError
 from ipcbench.stats.estimates import Interval
-from ipcbench.util.files import as_store_errors, regular, write_atomically
+from ipcbench.util.files import as_store_errors, regular, write_bytes
 
 FILE: Final = "profile.json"
 FORMAT: Final = "ipcbench profile"
@@ -260,9 +260,7 @@ def write_profile(folder: Path, profile: Profile) -> Path:
     """
     path = folder / FILE
     data = msgspec.json.encode(_Stored(FORMAT, VERSION, profile))
-    with as_store_errors(path):
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda out: out.write(data + b"\n"))
+    write_bytes(path, data + b"\n")
     return path
 
 

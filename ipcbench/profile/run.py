@@ -10,10 +10,9 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -337,7 +336,8 @@ def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_er
     }
     rows["calls"] = tuple(matched(rows["calls"], clock_error_ns))
     gpus = [device for device in made.devices if device[0] != "cpu"]
-    names, versions = ", ".join(sorted({name for _, name in gpus})), _versions()
+    names = ", ".join(sorted({name for _, name in gpus}))
+    versions = describe_versions("torch", "transformers")
     is_shared = len({*gpus}) < len(gpus) and clock_error_ns != _UNKNOWN_CLOCK_NS
     return Profile(
         setting,
@@ -350,14 +350,6 @@ def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_er
         verified_on=f"{names}, torch {versions['torch']}" if gpus else None,
         clock_error_ns=clock_error_ns,
     )
-
-
-def _versions() -> dict[str, str]:
-    versions = describe_versions()
-    for package in ("torch", "transformers"):
-        with suppress(PackageNotFoundError):
-            versions[package] = version(package)
-    return versions
 
 
 def unavailable(gpus_count: int) -> tuple[Unavailable, ...]:

@@ -18,9 +18,8 @@ import numpy as np
 from ipcbench.profile.comm.waits import Bubble, Totals, bubble, extent_ns, matched, totals
 from ipcbench.profile.records import Call, Operator, Phase, Profile, Setting, Source, Span, Step
 from ipcbench.profile.timing.overhead import Overhead, overhead
-from ipcbench.stats.bootstrap import median_estimate
-from ipcbench.stats.decisions import verdict
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Estimate, FloatArray, Interval
+from ipcbench.stats.estimates import FloatArray
+from ipcbench.stats.figures import Figure, figure_of
 
 HOST: Final = "host overhead"
 WAIT, TRANSFER, UNDIVIDED = COMMUNICATION = ("communication wait", "communication transfer", "communication")
@@ -37,37 +36,6 @@ _OUTSIDE = "\0"
 """In the place of a path: within the step, but not within the model."""
 _SLOW_RATIO = 1.1
 """A layer of one rank is named if it takes this many times what it takes at the others, or more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A median over repetitions, ns."""
-
-    value: float
-    rounds: tuple[float, ...]
-    """The median of each repetition, in their order."""
-    interval: Interval | None
-    """Of 95 %; None after too few repetitions."""
-
-    @property
-    def estimate(self) -> Estimate | None:
-        """Return what it takes to compare it with another one of the run; None after too few repetitions."""
-        found = median_estimate(self.rounds, np.random.default_rng(0)) if self.interval else None
-        by_order = {str(number): np.log([max(each, 1e-3)]) for number, each in enumerate(self.rounds)}
-        return found and replace(found, rounds=by_order)
-
-    def is_slower(self, other: Figure, among: int) -> bool:
-        """Return whether it is clearly slower than another figure of the run, of so many that both were chosen from."""
-        a, b = self.estimate, other.estimate
-        return a is not None and b is not None and verdict(a, b, among=among) == "slower"
-
-
-def figure_of(rounds: Sequence[float]) -> Figure:
-    """Return the median of rounds, with its interval if there are enough."""
-    value = float(np.median(rounds))
-    enough = value > 0 and len(rounds) >= MIN_CLAIM_ROUNDS
-    found = median_estimate(rounds, np.random.default_rng(0)) if enough else None
-    return Figure(value, tuple(rounds), found.interval() if found else None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from ipcbench.render.charts import Chart, ChartGroup
+from ipcbench.render.figures import saved
 from ipcbench.render.plot_panel import INK, MUTED, draw_panel, turned_names, wrapped
 
 if TYPE_CHECKING:
@@ -58,16 +58,8 @@ def plot_files(groups: tuple[ChartGroup, ...], source: str) -> Iterator[PlotFile
             with mpl.rc_context(_STYLE), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="Glyph")  # a name in a script that the font lacks
                 figure = _figure(group, charts, source)
-                for form in ("png", "svg"):
-                    yield PlotFile(f"{name}.{form}", _saved(figure, form))
-
-
-def _saved(figure: Figure, form: str) -> bytes:
-    file = BytesIO()
-    # Without a date the same run gives the same bytes.
-    metadata = {"Software": None} if form == "png" else {"Date": None, "Creator": "ipcbench"}
-    figure.savefig(file, format=form, dpi=_DPI, metadata=metadata)
-    return file.getvalue()
+                yield PlotFile(f"{name}.png", saved(figure, "png", _DPI))
+                yield PlotFile(f"{name}.svg", saved(figure, "svg", _DPI))
 
 
 def _figure(group: ChartGroup, charts: tuple[Chart, ...], source: str) -> Figure:

@@ -90,6 +90,17 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.close(folder)
 
 
+def write_bytes(path: Path, data: bytes) -> None:
+    """Make or replace a file with these bytes, as `write_atomically` does; its folder is made if need be.
+
+    Raises:
+        StoreError: the system refuses.
+    """
+    with as_store_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, lambda out: out.write(data))
+
+
 def temporary_folder() -> Path:
     """Return the folder for temporary files that `tempfile.gettempdir` would choose, without the file that it writes
     there to try it: a process that is killed meanwhile leaves that behind.

@@ -22,11 +22,12 @@ from ipcbench.errors import ConfigError
 from ipcbench.profile.advice import advise
 from ipcbench.profile.files import documents
 from ipcbench.profile.files.page import profile_html
-from ipcbench.profile.files.plots import PLOTS, Draw, Plot, png
+from ipcbench.profile.files.plots import PLOTS, Draw, Plot
 from ipcbench.profile.files.timeline import perfetto
 from ipcbench.profile.records import FILE, Profile, SweepPoint, Unavailable, write_profile
 from ipcbench.profile.summary import Summary, summarize
-from ipcbench.util.files import write_atomically
+from ipcbench.render.figures import saved
+from ipcbench.util.files import write_bytes
 
 Metric = Callable[[Summary], Any]
 _METRICS: dict[str, Metric] = {}
@@ -89,7 +90,7 @@ def write_files(
     analysis = documents.analysis(summary, advice, _METRICS)
 
     def write(name: str, data: bytes) -> None:
-        write_atomically(folder / name, lambda out: out.write(data))
+        write_bytes(folder / name, data)
         names.append(name)
 
     write("detailed_timings.csv", documents.timings_csv(summary).encode())
@@ -106,7 +107,7 @@ def write_files(
         if figure is None:
             missing.append(Unavailable(f"{name}.png", plot.needs))
         else:
-            write(f"{name}.png", png(figure))
+            write(f"{name}.png", saved(figure))
     try:
         write("report.html", profile_html(summary, advice, missing, command).encode())
     except ImportError:

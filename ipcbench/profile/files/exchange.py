@@ -1,4 +1,4 @@
-"""Communication calls from the traces of other tools, and to them: kineto, Chakra and PARAM; Chrome and Perfetto."""
+"""Communication calls from other tools, kineto, Chakra and PARAM, and to them: Chakra, Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.files import as_json
 from ipcbench.profile.files.timeline import chrome, perfetto
 from ipcbench.profile.records import Call, Profile
-from ipcbench.util.files import as_store_errors, regular, write_atomically
+from ipcbench.util.files import as_store_errors, regular, write_bytes
 
 _Call = dict[str, Any]
 """What a call is made of, without rank and sequence; `op` is None for what is none of ours."""
@@ -140,23 +140,6 @@ def _param(data: Any) -> Iterator[_Call]:
         }  # fmt: skip
 
 
-def _to_param(calls: Sequence[Call]) -> list[dict[str, Any]]:
-    rows = []
-    for number, call in enumerate(calls):
-        dtype = call.dtype or "uint8"  # whose elements are bytes
-        count = call.bytes // max(1, _size(1, dtype, call.op))
-        part = count // max(1, len(call.ranks))
-        ends = {"src_rank": call.ranks[0], "dst_rank": call.ranks[1]} if call.op in {"send", "recv"} else {}
-        times = {"startTime_ns": call.enter_ns, "duration_ns": call.took_ns, "gap_ns": call.gap_ns}
-        rows.append({
-            "comms": call.op, "req": number, "step": call.step, "markers": [call.path], "world_size": len(call.ranks),
-            "in_msg_size": part if call.op == "all_gather" else count, "global_ranks": call.ranks,
-            "out_msg_size": part if call.op == "reduce_scatter" else count, "dtype": dtype, **ends,
-            **{name: value for name, value in times.items() if value is not None},
-        })  # fmt: skip
-    return rows
-
-
 def _chakra(data: Any) -> Iterator[_Call]:
     """Yield the calls of Chakra's nodes as protobuf's JSON; the time of a COMP_NODE is the gap before the next call."""
     gap_ns: int | None = None
@@ -210,7 +193,7 @@ def _to_chakra(calls: Sequence[Call]) -> dict[str, Any]:
 
 
 IMPORTS: Mapping[str, Callable[[Any], Iterator[_Call]]] = {"kineto": _kineto, "chakra": _chakra, "param": _param}
-EXPORTS: Final = ("chrome", "perfetto", "chakra", "param")
+EXPORTS: Final = ("chrome", "perfetto", "chakra")
 
 
 def read_calls(paths: Sequence[Path], form: str) -> Profile:
@@ -306,8 +289,8 @@ def write_calls(profile: Profile, form: str, path: Path) -> list[Path]:
 
     Args:
         profile: the content.
-        form: one of `EXPORTS`; Chrome and Perfetto show times, Chakra and PARAM take a plan as well.
-        path: of the file (Chrome, Perfetto) or the folder (Chakra, PARAM).
+        form: one of `EXPORTS`; Chrome and Perfetto show times, Chakra takes a plan as well.
+        path: of the file (Chrome, Perfetto) or the folder (Chakra).
 
     Raises:
         ConfigError: no such format.
@@ -315,20 +298,15 @@ def write_calls(profile: Profile, form: str, path: Path) -> list[Path]:
     """
     if form not in EXPORTS:
         raise ConfigError("format", form, EXPORTS)
-    if form in {"chrome", "perfetto"}:
-        if not profile.steps and all(call.enter_ns is None for call in profile.calls):
-            raise StoreError(f"{path}: a plan has no times, which {form} shows; export it to chakra or param")
-        data = as_json(chrome(profile)) if form == "chrome" else perfetto(profile)
-        write_atomically(path, lambda out: out.write(data))
-        return [path]
-    if not profile.calls:
-        raise StoreError(f"{path}: the profile has no communication calls to be written for {form}")
-    with as_store_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
-    written = []
-    for rank in profile.ranks:
-        calls = [call for call in profile.calls if call.rank == rank]
-        data = as_json(_to_param(calls) if form == "param" else _to_chakra(calls))
-        written.append(path / f"{rank}.json")
-        write_atomically(written[-1], lambda out, data=data: out.write(data))  # type: ignore[misc]
-    return written
+    if form == "chakra":
+        if not profile.calls:
+            raise StoreError(f"{path}: the profile has no communication calls to be written for {form}")
+        calls = {rank: [call for call in profile.calls if call.rank == rank] for rank in profile.ranks}
+        files = {path / f"{rank}.json": as_json(_to_chakra(own)) for rank, own in calls.items()}
+    elif not profile.steps and all(call.enter_ns is None for call in profile.calls):
+        raise StoreError(f"{path}: a plan has no times, which {form} shows; export it to chakra")
+    else:
+        files = {path: as_json(chrome(profile)) if form == "chrome" else perfetto(profile)}
+    for file, data in files.items():
+        write_bytes(file, data)
+    return [*files]

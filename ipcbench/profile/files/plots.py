@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from ipcbench.profile.files.tables import memory_by_leaf
 from ipcbench.profile.records import SweepPoint
 from ipcbench.profile.summary import BUCKETS, COMMUNICATION, HOST, OTHER, OWN, PhaseSummary, Summary
+from ipcbench.render.figures import log_scale, new_figure
 from ipcbench.render.palette import PARTS_START, series_style
 from ipcbench.render.plot_panel import INK, MUTED, shortened
-from ipcbench.render.scales import AxisRange, round_ticks, tick_text
 from ipcbench.util.units import format_bytes
 
 if TYPE_CHECKING:
@@ -34,49 +33,6 @@ class Plot:
 
     draw: Draw
     needs: str
-
-
-def new_figure(title: str, panels: int = 1, height: float = 4.4) -> tuple[Figure, list[Axes]]:
-    """Return a figure with a title and so many panels, two side by side, styled as the project's other plots.
-
-    Args:
-        title: with the unit, if it is not at an axis.
-        panels: how many.
-        height: of a row of panels, inches.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    columns, rows = min(panels, 2), -(-panels // 2)
-    figure = Figure(figsize=(8.2 if columns == 1 else 12.0, height * rows), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=14, fontweight="bold", color=INK, x=0.01, ha="left")
-    axes = [figure.add_subplot(rows, columns, place + 1) for place in range(panels)]
-    for each in axes:
-        for side in ("top", "right"):
-            each.spines[side].set_visible(False)
-        each.tick_params(length=0, colors=MUTED, labelsize=9)
-    return figure, axes
-
-
-def _log_scale(axes: Axes, side: Literal["x", "y"], low: float, high: float) -> None:
-    """Make an axis logarithmic, with round numbers at it."""
-    from matplotlib.ticker import NullLocator
-
-    shown = AxisRange(low / 1.25, high * 1.25, log=True)
-    ticks = round_ticks(shown)
-    set_limits, ruler = (axes.set_xlim, axes.xaxis) if side == "x" else (axes.set_ylim, axes.yaxis)
-    axes.set(**{f"{side}scale": "log"})
-    set_limits(shown.low, shown.high)
-    ruler.set_ticks(ticks, [tick_text(tick) for tick in ticks])
-    ruler.set_minor_locator(NullLocator())
-
-
-def png(figure: Figure) -> bytes:
-    """Return a figure as a PNG file; the same figure gives the same bytes."""
-    file = BytesIO()
-    figure.savefig(file, format="png", dpi=130, metadata={"Software": None})
-    return file.getvalue()
 
 
 def color_number(part: str, summary: Summary) -> int:
@@ -154,7 +110,7 @@ def _distribution(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
             axes.plot(values, heights, ".", markersize=4, alpha=0.45, color=color)
             axes.plot([float(np.median(values))] * 2, [row - 0.35, row + 0.35], linewidth=2.2, color=INK)
         axes.set_yticks(range(1, len(names) + 1), [f"{shortened(name, 26)} ({len(groups[name])})" for name in names])
-        _log_scale(axes, "x", min(map(min, groups.values())), max(map(max, groups.values())))
+        log_scale(axes, "x", min(map(min, groups.values())), max(map(max, groups.values())))
         axes.set_xlabel("own time of a call (line: median), with communication in it, µs", color=MUTED)
     return figure
 
@@ -267,7 +223,7 @@ def bandwidth_figure(lines: Mapping[str, Mapping[int, float]]) -> Figure | None:
                   linestyle={"solid": "-", "dash": "--", "dot": ":"}[style.dash])  # fmt: skip
     sizes = sorted({size for values in lines.values() for size in values})
     rates = [rate / 1e9 for values in lines.values() for rate in values.values()]
-    _log_scale(axes, "y", min(rates), max(rates))
+    log_scale(axes, "y", min(rates), max(rates))
     axes.set_xscale("log")
     axes.set_xticks(sizes[:: -(-len(sizes) // 8)], [format_bytes(size) for size in sizes[:: -(-len(sizes) // 8)]])
     axes.xaxis.minorticks_off()

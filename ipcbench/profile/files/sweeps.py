@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -10,15 +11,16 @@ from typing import TYPE_CHECKING, Final
 
 from ipcbench.profile.advice import advise, case_words
 from ipcbench.profile.files import as_json
-from ipcbench.profile.files.plots import bandwidth_figure, bandwidth_lines, new_figure, png
+from ipcbench.profile.files.plots import bandwidth_figure, bandwidth_lines
 from ipcbench.profile.files.tables import WIDTH, advice_lines, interval_words
 from ipcbench.profile.records import Profile, Setting, SweepPoint
 from ipcbench.profile.summary import Summary, summarize
+from ipcbench.render.figures import new_figure, saved
 from ipcbench.render.plot_panel import INK, MUTED
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, bullets, markdown_table, paragraphs
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
-from ipcbench.util.files import as_store_errors, write_atomically
+from ipcbench.util.files import write_bytes
 from ipcbench.util.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ _EARLIER = {
 }  # fmt: skip
 """Keys of an earlier system: seconds, and GB/s."""
 _MOST_ROWS = 25
+_NAMES = {"seq": "prompt", "batch": "batch", "tokens": "output"}
 
 
 def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str) -> None:
@@ -52,10 +55,7 @@ def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str) -> None:
     for sweep, name in FILES.items():
         cases = [_case(point) for point in points if point.sweep == sweep]
         if cases:
-            data = as_json({"sweep": sweep, "cases": cases})
-            with as_store_errors(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(folder / f"{name}_{stamp}.json", lambda out, data=data: out.write(data))  # type: ignore[misc]
+            write_bytes(folder / f"{name}_{stamp}.json", as_json({"sweep": sweep, "cases": cases}))
 
 
 def _case(point: SweepPoint) -> dict[str, object]:
@@ -193,29 +193,19 @@ def _name(point: SweepPoint) -> tuple[str, ...]:
     if point.sweep == "bandwidth":
         what = [str(values[key]) for key in ("what", "direction") if values.get(key)]
         return str(values.get("transport", "")), " ".join(what), format_bytes(int(values.get("bytes", 0)))
-    return case_words(point), f"{values['seq']} tokens", f"batch {values['batch']}", f"{values['tokens']} decoded"
+    return case_words(point), *(f"{name} {values[key]}" for key, name in _NAMES.items())
 
 
 def _together(cases: Sequence[tuple[str, ...]]) -> str:
-    """Return names of cases, those with equal parts together: `tp2: 128, 256 tokens: batch 1, 2`."""
+    """Return names of cases, those with equal parts together: `tp2: prompt 128, 256: batch 1, 2`."""
     rows = [*dict.fromkeys(cases)]
     for place in reversed(range(len(rows[0]))):
         groups: dict[tuple[str, ...], list[str]] = defaultdict(list)
         for row in rows:
             groups[*row[:place], *row[place + 1 :]].append(row[place])
-        rows = [(*rest[:place], _listed(each), *rest[place:]) for rest, each in groups.items()]
-    return "; ".join(": ".join(filter(None, row)) for row in rows)
-
-
-def _listed(values: Sequence[str]) -> str:
-    """Return values joined by commas, the word that all begin or end with only once."""
-    words = [value.split(" ") for value in values]
-    if len(values) > 1 and all(len(each) == 2 for each in words):
-        if len({first for first, _ in words}) == 1:
-            return f"{words[0][0]} {', '.join(last for _, last in words)}"
-        if len({last for _, last in words}) == 1:
-            return f"{', '.join(first for first, _ in words)} {words[0][1]}"
-    return ", ".join(values)
+        rows = [(*rest[:place], ", ".join(each), *rest[place:]) for rest, each in groups.items()]
+    text = "; ".join(": ".join(filter(None, row)) for row in rows)
+    return re.sub(rf"(?<=, )({'|'.join(_NAMES.values())}) ", "", text)  # each once
 
 
 def write_report(points: Sequence[SweepPoint], folder: Path) -> list[str]:
@@ -229,16 +219,13 @@ def write_report(points: Sequence[SweepPoint], folder: Path) -> list[str]:
         "latency_analysis": _latency, "parallelism_analysis": _parallelism,
         "bandwidth_analysis": lambda points: bandwidth_figure(bandwidth_lines(points)),
     }  # fmt: skip
-    with as_store_errors(folder):
-        (folder / "plots").mkdir(parents=True, exist_ok=True)
     for name, draw in drawn.items():
         try:
             figure = draw([point for point in points if point.status == "measured"])
         except ImportError:
             break
         if figure is not None:
-            data = png(figure)
-            write_atomically(folder / "plots" / f"{name}.png", lambda out, data=data: out.write(data))  # type: ignore[misc]
+            write_bytes(folder / "plots" / f"{name}.png", saved(figure))
             names.append(f"plots/{name}.png")
     parts = ["# Performance report", *(f"## {table.title}\n\n{markdown_table(table)}" for table in tables_of(points)),
              *(f"![{name}]({name})" for name in names)]  # fmt: skip
@@ -248,8 +235,7 @@ def write_report(points: Sequence[SweepPoint], folder: Path) -> list[str]:
         ("Not measured", _left_out(points)),
     ):
         parts += [f"## {title}\n\n{bullets(lines)}"] if lines else []
-    text = "\n\n".join(parts) + "\n"
-    write_atomically(folder / "performance_report.md", lambda out: out.write(text.encode()))
+    write_bytes(folder / "performance_report.md", ("\n\n".join(parts) + "\n").encode())
     return [*names, "performance_report.md"]
 
 

@@ -14,14 +14,15 @@ from ipcbench.profile.summary import (
     TRANSFER,
     UNDIVIDED,
     WAIT,
-    Figure,
     OperatorTime,
     PhaseSummary,
     Summary,
 )
+from ipcbench.profile.timing.overhead import Overhead
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, paragraphs
 from ipcbench.stats.estimates import Interval
+from ipcbench.stats.figures import Figure
 from ipcbench.util.text import printable
 from ipcbench.util.units import format_bytes, format_duration_ns
 
@@ -101,16 +102,19 @@ def sentences(summary: Summary) -> Iterator[str]:
     if summary.tokens_per_s is not None:
         yield f"{number(summary.tokens_per_s)} tokens/s are decoded, of all sequences of the batch."
     for total in summary.totals:
-        cost = total.overhead.ratio
-        if cost is None:
-            yield f"Own cost in {total.phase}: not known; it takes 3 repetitions with spans and 3 without."
-            continue
-        text = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*(100 * end for end in (cost.estimate, cost.low, cost.high)))
-        known = f"{text} of the time." if total.overhead.is_resolved else f"not resolvable here ({text})."
-        yield f"Own cost of the spans in {total.phase}: {known}"
+        yield f"Own cost of the spans in {total.phase}: {cost_words(total.overhead)}."
     if summary.phases:
         least = min(summary.phases, key=lambda each: each.coverage_ratio)
         yield f"Forward and communication cover at least {100 * least.coverage_ratio:.1f} % of the steps."
+
+
+def cost_words(cost: Overhead) -> str:
+    """Return what spans cost, without a full stop."""
+    if cost.ratio is None:
+        return "not known; it takes 3 repetitions with spans and 3 without"
+    ends = (cost.ratio.estimate, cost.ratio.low, cost.ratio.high)
+    text = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*(100 * end for end in ends))
+    return f"{text} of the time" if cost.is_resolved else f"not resolvable here ({text})"
 
 
 def bucket_table(summary: Summary, most_ranks: int = 1000, most_blocks: int = 1000) -> Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
@@ -90,6 +90,19 @@ def _kind(path: str, module: nn.Module) -> str:
         elif last in {"mlp", "ffn", "feed_forward"}:
             kind = "mlp"
     return kind
+
+
+def within(context: Callable[[Target], AbstractContextManager[object]]) -> Callable[[Target, Forward], Forward]:
+    """Return what `around` needs for each pass to run within a context, where time is of no matter."""
+
+    def make(target: Target, forward: Forward) -> Forward:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with context(target):
+                return forward(*args, **kwargs)
+
+        return run
+
+    return make
 
 
 @contextmanager

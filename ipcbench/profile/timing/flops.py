@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import flop_registry
 
-from ipcbench.profile.timing.blocks import BLOCKS, Forward, Target, around, targets
+from ipcbench.profile.timing.blocks import BLOCKS, Target, around, targets, within
 from ipcbench.profile.timing.buckets import Use, bucket
 from ipcbench.profile.timing.dispatch import Watch, tensors
 
@@ -34,15 +35,9 @@ def counted(run: Callable[[], object], module: nn.Module) -> dict[tuple[str, str
     It runs where the model is: shapes on `meta` would be the same, but bring in torch's compiler, seconds a process.
     """
     counter = _Counter()
-    with torch.inference_mode(), around(targets(module, "module"), counter.followed), counter:
+    with torch.inference_mode(), around(targets(module, "module"), within(counter.following)), counter:
         run()
     return counter.work
-
-
-def _add(total: Work, flops: int | None, size: int) -> None:
-    total.bytes += size
-    if flops is not None:
-        total.flops = (total.flops or 0) + flops
 
 
 class _Counter(Watch):
@@ -56,21 +51,18 @@ class _Counter(Watch):
         self._block: Target | None = None
         self._use = Use("", "", "")
 
-    def followed(self, target: Target, forward: Forward) -> Forward:
-        """Return a forward pass that says where it is."""
-
-        def following(*args: Any, **kwargs: Any) -> Any:
-            before = self._block, self._use
-            if target.kind in BLOCKS:
-                self._block, self._use = target, Use("", target.path, target.kind)
-            else:
-                self._use = replace(self._use, module=target.path)
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                self._block, self._use = before
-
-        return following
+    @contextmanager
+    def following(self, target: Target) -> Iterator[None]:
+        """Note within which module operators run."""
+        before = self._block, self._use
+        if target.kind in BLOCKS:
+            self._block, self._use = target, Use("", target.path, target.kind)
+        else:
+            self._use = replace(self._use, module=target.path)
+        try:
+            yield
+        finally:
+            self._block, self._use = before
 
     def ran(self, operator: Any, args: Any, kwargs: Any, result: Any) -> None:
         name = str(operator.overloadpacket).replace(".", "::", 1)
@@ -86,7 +78,10 @@ class _Counter(Watch):
             args = (result, *args[1:])
         size = sum(_bytes(tensor) for tensor in tensors((args, kwargs, result)))
         use = replace(self._use, operator=name)
-        _add(self.work.setdefault((self._block.path, bucket(use)), Work()), flops, size)
+        total = self.work.setdefault((self._block.path, bucket(use)), Work())
+        total.bytes += size
+        if flops is not None:
+            total.flops = (total.flops or 0) + flops
 
 
 def _attention_flops(query: torch.Tensor, key: torch.Tensor, *_args: Any, **_kwargs: Any) -> int:

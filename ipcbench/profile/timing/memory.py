@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
 
+from ipcbench.machine.usage import peak_rss_bytes
 from ipcbench.profile.model.parallel import Runner
 from ipcbench.profile.records import Memory
-from ipcbench.profile.timing.blocks import Forward, Target, around, targets
+from ipcbench.profile.timing.blocks import Target, around, targets, within
 from ipcbench.profile.timing.dispatch import Watch, tensors
 
 
@@ -34,7 +33,7 @@ def measure(run: Callable[[], object], runner: Runner, device: torch.device, ran
     with ExitStack() as stack:
         if isinstance(meter, Watch):
             stack.enter_context(meter)
-        stack.enter_context(around(targets(runner), growth.followed))
+        stack.enter_context(around(targets(runner), within(growth.following)))
         run()
     on_gpu = device.type == "cuda"
     return Memory(
@@ -50,17 +49,6 @@ def measure(run: Callable[[], object], runner: Runner, device: torch.device, ran
     )
 
 
-def peak_rss_bytes() -> int:
-    """Return the most that was resident of this process since it started its program."""
-    try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return getrusage(RUSAGE_SELF).ru_maxrss * 1024  # a parent's, where it was larger
-
-
 class _Growth:
     """By how much memory grows while each module runs; modules are within one another, but there is one peak."""
 
@@ -71,23 +59,20 @@ class _Growth:
         self._open = [0]
         """The peak so far of each module that is running, the outermost first."""
 
-    def followed(self, target: Target, forward: Forward) -> Forward:
-        """Return a forward pass that looks at the memory before and after it."""
-
-        def following(*args: Any, **kwargs: Any) -> Any:
+    @contextmanager
+    def following(self, target: Target) -> Iterator[None]:
+        """Look at the memory before and after a module runs."""
+        self._look()
+        before = self._meter.live()
+        self._open.append(before)
+        try:
+            yield
+        finally:
             self._look()
-            before = self._meter.live()
-            self._open.append(before)
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                self._look()
-                peak = self._open.pop()
-                self.most[target.path] = max(self.most.get(target.path, 0), peak - before)
-                self._open[-1] = max(self._open[-1], peak)
-                self.peak_bytes = max(self.peak_bytes, peak)
-
-        return following
+            peak = self._open.pop()
+            self.most[target.path] = max(self.most.get(target.path, 0), peak - before)
+            self._open[-1] = max(self._open[-1], peak)
+            self.peak_bytes = max(self.peak_bytes, peak)
 
     def _look(self) -> None:
         self._open[-1] = max(self._open[-1], self._meter.peak())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +13,7 @@ from torch import nn
 from torch.autograd.profiler import profile, record_function  # torch.profiler's would bring in torch's compiler
 
 from ipcbench.profile.records import Operator, Phase
-from ipcbench.profile.timing.blocks import BLOCKS, Forward, Target, around, targets
+from ipcbench.profile.timing.blocks import BLOCKS, Target, around, targets, within
 from ipcbench.profile.timing.buckets import Use, bucket
 from ipcbench.profile.timing.flops import Work
 
@@ -59,7 +58,7 @@ def operators(
     found = {target.path: target for target in targets(module, "module")}
     on_gpu = device.type == "cuda"
     profiler = profile(use_device="cuda" if on_gpu else None, use_kineto=True, acc_events=True)
-    with around(found.values(), _marked), profiler:
+    with around(found.values(), within(lambda target: _Range(_MARK + target.path))), profiler:
         for _ in range(steps):
             run()
     sums = _Sums(on_gpu=on_gpu)
@@ -76,17 +75,6 @@ def operators(
 
 def _of(work: Work | None) -> tuple[int | None, int | None]:
     return (work.flops, work.bytes) if work else (None, None)
-
-
-def _marked(target: Target, forward: Forward) -> Forward:
-    name = _MARK + target.path
-
-    def marked(*args: Any, **kwargs: Any) -> Any:
-        around_it: AbstractContextManager[Any] = _Range(name)
-        with around_it:
-            return forward(*args, **kwargs)
-
-    return marked
 
 
 class _Sums:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -21,12 +21,12 @@ class Overhead:
     Attributes:
         ratio: share of the time of a step without spans, with its 95 % interval; None after too few pairs.
         pairs_count: pairs of a step with spans and one without.
-        claim_ratio: what is claimed at most.
     """
 
     ratio: Interval | None
     pairs_count: int
     claim_ratio: float = CLAIM_RATIO
+    """What is claimed at most."""
 
     @property
     def is_resolved(self) -> bool:
@@ -36,20 +36,9 @@ class Overhead:
         return not self.ratio.low <= 0.0 <= self.ratio.high or self.ratio.high - self.ratio.low <= self.claim_ratio
 
 
-def overhead(plain_ns: Sequence[float], spans_ns: Sequence[float], claim_ratio: float = CLAIM_RATIO) -> Overhead:
-    """Return what spans add, from pairs of steps that were taken one right after the other.
-
-    Args:
-        plain_ns: steps without spans; those without a partner are left out.
-        spans_ns: steps with spans, in the same order.
-        claim_ratio: what is claimed at most.
-    """
+def overhead(plain_ns: Sequence[float], spans_ns: Sequence[float]) -> Overhead:
+    """Return what spans add, from steps without and with them, in pairs that were taken one right after the other."""
     ratios = [spans / plain for plain, spans in zip(plain_ns, spans_ns, strict=False) if plain > 0]
-    if len(ratios) < MIN_CLAIM_ROUNDS:
-        return Overhead(None, len(ratios), claim_ratio)
-    estimate = median_estimate(ratios, np.random.default_rng(1))
-    if estimate is None:
-        return Overhead(None, len(ratios), claim_ratio)
-    interval = estimate.interval()
-    less_one = Interval(interval.low - 1.0, interval.estimate - 1.0, interval.high - 1.0)
-    return Overhead(less_one, len(ratios), claim_ratio)
+    found = median_estimate(ratios, np.random.default_rng(1)) if len(ratios) >= MIN_CLAIM_ROUNDS else None
+    ends = astuple(found.interval()) if found else ()
+    return Overhead(Interval(*(end - 1.0 for end in ends)) if ends else None, len(ratios))

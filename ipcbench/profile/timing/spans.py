@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import nn
@@ -47,7 +47,7 @@ class Spans:
     def __enter__(self) -> Spans:
         if self._events is not None:
             self._events.restart()
-        self._stack.enter_context(around(self._targets, self._timed if self._events is None else self._recorded))
+        self._stack.enter_context(around(self._targets, self._followed))
         return self
 
     def __exit__(
@@ -74,34 +74,20 @@ class Spans:
             spans.append(Span(self._rank, step, target.path, target.kind, start, duration, exclusive))
         return spans
 
-    def _timed(self, target: Target, forward: Forward) -> Forward:
-        path, clock = target.path, now_ns
+    def _followed(self, target: Target, forward: Forward) -> Forward:
+        path, mark = target.path, self._events.record if self._events is not None else now_ns
 
-        def timed(*args: Any, **kwargs: Any) -> Any:
+        def followed(*args: Any, **kwargs: Any) -> Any:
             outer, self.current_path = self.current_path, path
-            start = clock()
+            start = mark()
             try:
                 return forward(*args, **kwargs)
             finally:
-                end = clock()
+                end = mark()
                 self.current_path = outer
                 self._rows.append((target, start, end))
 
-        return timed
-
-    def _recorded(self, target: Target, forward: Forward) -> Forward:
-        path, record = target.path, cast(_Events, self._events).record
-
-        def recorded(*args: Any, **kwargs: Any) -> Any:
-            outer, self.current_path = self.current_path, path
-            start = record()
-            try:
-                return forward(*args, **kwargs)
-            finally:
-                self._rows.append((target, start, record()))
-                self.current_path = outer
-
-        return recorded
+        return followed
 
 
 class _Events:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ import pytest
 
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.comm.replay import replay
+from ipcbench.profile.files import as_json
 from ipcbench.profile.files.exchange import read_calls, write_calls
 from ipcbench.profile.records import Call, Profile
 from ipcbench.profile.summary import summarize
+from ipcbench.util.files import write_bytes
 from tests.profile.built import built, without_times
 
 
@@ -38,6 +41,24 @@ def bare(call: Call) -> Call:
     return msgspec.structs.replace(call, wait_ns=None, match=None, gap_ns=None)
 
 
+def to_param(calls: Sequence[Call]) -> list[dict[str, Any]]:
+    """Return what PARAM would have recorded of a rank."""
+    rows, sizes = [], {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8}
+    for number, call in enumerate(calls):
+        dtype = call.dtype or "uint8"  # whose elements are bytes
+        count = call.bytes // sizes.get(dtype, 1)
+        part = count // max(1, len(call.ranks))
+        ends = {"src_rank": call.ranks[0], "dst_rank": call.ranks[1]} if call.op in {"send", "recv"} else {}
+        times = {"startTime_ns": call.enter_ns, "duration_ns": call.took_ns, "gap_ns": call.gap_ns}
+        rows.append({
+            "comms": call.op, "req": number, "step": call.step, "markers": [call.path], "world_size": len(call.ranks),
+            "in_msg_size": part if call.op == "all_gather" else count, "global_ranks": call.ranks,
+            "out_msg_size": part if call.op == "reduce_scatter" else count, "dtype": dtype, **ends,
+            **{name: value for name, value in times.items() if value is not None},
+        })  # fmt: skip
+    return rows
+
+
 @pytest.mark.parametrize("form", ["chakra", "param"])
 @pytest.mark.parametrize("is_planned", [False, True])
 def test_what_is_written_for_another_tool_is_read_again(tmp_path: Path, form: str, is_planned: bool) -> None:
@@ -48,8 +69,13 @@ def test_what_is_written_for_another_tool_is_read_again(tmp_path: Path, form: st
             Call(0, 99, 1, "all_gather", (0, 1), 4096, "float16", "lm_head", 12, 19, None, None, 3),
             Call(0, 99, 2, "reduce_scatter", (0, 1), 4096, "int64", "", 20, 21, None, None, 1)]  # fmt: skip
     made = replace(made, calls=(*made.calls, *more))
-    files = write_calls(made, form, tmp_path / "out")
-    assert [file.name for file in files] == ["0.json", "1.json"]
+    if form == "chakra":
+        files = write_calls(made, form, tmp_path / "out")
+        assert [file.name for file in files] == ["0.json", "1.json"]
+    else:
+        for rank in made.ranks:
+            rows = to_param([call for call in made.calls if call.rank == rank])
+            write_bytes(tmp_path / "out" / f"{rank}.json", as_json(rows))
     again = read_calls([tmp_path / "out"], form)
     by_rank = sorted(made.calls, key=lambda call: (call.rank, call.step, call.sequence))
     assert sorted(map(bare, again.calls), key=lambda call: (call.rank, call.step, call.sequence)) == [
@@ -154,7 +180,7 @@ def test_formats_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="a plan has no times"):
         write_calls(plan, "chrome", tmp_path / "trace.json")
     with pytest.raises(StoreError, match="has no communication calls"):
-        write_calls(built(ranks=1, repetitions=1), "param", tmp_path)
+        write_calls(built(ranks=1, repetitions=1), "chakra", tmp_path)
     with pytest.raises(StoreError, match=r"none\.json: there is no such file$"):
         read_calls([tmp_path / "none.json"], "param")
     assert isinstance(plan, Profile)

@@ -13,11 +13,12 @@ import pytest
 from ipcbench.errors import ConfigError
 from ipcbench.profile import files
 from ipcbench.profile.files import register_metric, register_plot, write_files
-from ipcbench.profile.files.plots import PLOTS, new_figure, png
+from ipcbench.profile.files.plots import PLOTS
 from ipcbench.profile.files.sweeps import grade, sweep_lines, write_report, write_sweep
 from ipcbench.profile.files.timeline import perfetto
 from ipcbench.profile.records import Profile, Setting, SweepPoint, Unavailable, read_profile
 from ipcbench.profile.summary import HOST, Summary, summarize
+from ipcbench.render.figures import new_figure, saved
 from ipcbench.stats.estimates import Interval
 from tests.profile.built import built, without_times
 
@@ -31,7 +32,7 @@ def fonts_are_open() -> None:
     pytest.importorskip("matplotlib")
     figure, (axes,) = new_figure("bold")
     axes.set_xlabel("plain")
-    png(figure)
+    saved(figure)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_the_report_says_the_verdict_first_and_what_is_missing(folder: Path) -> 
 def test_pictures_are_the_same_for_the_same_profile(folder: Path) -> None:
     figure = PLOTS["performance_bottlenecks"].draw(summarize(read_profile(folder)), ())
     assert figure is not None
-    data = png(figure)
+    data = saved(figure)
     assert data.startswith(b"\x89PNG")
     assert data == (folder / "performance_bottlenecks.png").read_bytes()
 

@@ -31,10 +31,10 @@ def test_a_plan_is_made_replayed_and_exported_without_torch(
     assert len(read_profile(tmp_path / "plan").calls) == 2 * 2 * 2 * 4  # ranks, steps, calls a layer, layers
     assert main(["profile", "replay", plan, "--transports", "shm", "--rounds", "1", "-q"]) == 0
     assert "Too few rounds" in capsys.readouterr().out
-    traces = tmp_path / "param"
-    assert main(["profile", "export", plan, "--format", "param", "--out", str(traces)]) == 0
+    traces = tmp_path / "chakra"
+    assert main(["profile", "export", plan, "--format", "chakra", "--out", str(traces)]) == 0
     back = str(tmp_path / "back")
-    assert main(["profile", "import", str(traces), "--format", "param", "--out", back]) == 0
+    assert main(["profile", "import", str(traces), "--format", "chakra", "--out", back]) == 0
     sizes = [[(call.rank, call.op, call.bytes) for call in read_profile(Path(path)).calls] for path in (plan, back)]
     assert sorted(sizes[0]) == sorted(sizes[1])
 
@@ -118,7 +118,7 @@ def test_too_few_rounds_compare_nothing_and_cases_left_out_are_named(tmp_path: P
     said = " ".join("\n".join(sweep_lines([few, *left])).split())
     assert "1 of 3" in said
     assert "1.2" not in said
-    assert "no time: tp2 over shm: 256, 512 tokens: batch 1: 8 decoded." in said
+    assert "no time: tp2 over shm: prompt 256, 512: batch 1: output 8." in said
     write_sweep([few], tmp_path, "now")
     (case,) = json.loads((tmp_path / "parallelism_overhead_now.json").read_text())["cases"]
     assert case["figures"]["speedup_ratio"] == {"estimate": 2.4, "low": None, "high": None}
