@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.cli import EXIT_FAILED
-from ipcbench.cli.options import Choice, Group, a_path, progress_options
+from ipcbench.cli.options import Choice, Group, a_path, format_option, progress_options
 from ipcbench.cli.output import tell, text_width
 from ipcbench.cli.profile_options import (
     import_all,
@@ -78,16 +78,20 @@ def run(**given: Any) -> int:
     return _show(made, folder, quiet=given["quiet"])
 
 
-def _show(made: Profile, folder: Path, *, full: bool = False, quiet: bool = False) -> int:
+def _show(made: Profile, folder: Path, form: str = "text", *, full: bool = False, quiet: bool = False) -> int:
     """Write a profile's files, print it, one screen or all, and return the exit code: 1 if its logits are wrong."""
     from ipcbench.profile.advice import advise
-    from ipcbench.profile.files import write_files
+    from ipcbench.profile.files import analysis_of, as_json, write_files
     from ipcbench.profile.files.tables import every_table, screen
     from ipcbench.profile.summary import summarize
 
     write_files(made, folder)
     summary = summarize(made)
-    print_lines((every_table if full else screen)(summary, advise(summary)))
+    advice = advise(summary)
+    if form == "json":
+        print_lines(as_json(analysis_of(summary, advice)).decode().splitlines())
+    else:
+        print_lines((every_table if full else screen)(summary, advice))
     if not quiet:
         tell(f"files: {folder}")
     if made.agreement is None or made.agreement.holds:
@@ -117,11 +121,12 @@ def check(**given: Any) -> int:
 @command.command("report", short_help="Print a profile again, and write its files anew.")
 @click.argument("path", metavar="FOLDER", shell_complete=a_path("dir"))
 @click.option("--full", is_flag=True, help="Every table in place of one screen.")
+@format_option("text", "json")
 @click.option(
     "--import", "imports", multiple=True, metavar="MODULE", help="Import it first: your own metrics and plots."
 )
 @click.option("--out", metavar="FOLDER", show_default="the profile's own", help="Where the files go.")
-def report(path: str, full: bool, imports: tuple[str, ...], out: str | None) -> int:
+def report(path: str, full: bool, form: str, imports: tuple[str, ...], out: str | None) -> int:
     """Print a profile, a folder or its profile.json, and write its files anew.
 
     Exit codes: 0 done; 1 its logits are wrong.
@@ -129,7 +134,7 @@ def report(path: str, full: bool, imports: tuple[str, ...], out: str | None) -> 
     import_all(imports)
     made = read(path)
     where = Path(path)
-    return _show(made, out_folder(out, "") if out else where if where.is_dir() else where.parent, full=full)
+    return _show(made, out_folder(out, "") if out else where if where.is_dir() else where.parent, form, full=full)
 
 
 @command.command("compare", short_help="Compare two profiles, figure by figure.")

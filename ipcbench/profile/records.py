@@ -13,12 +13,12 @@ from typing import Any, Final, Literal, TypeAlias
 import msgspec
 
 from ipcbench.errors import StoreError
+from ipcbench.render.document import head
 from ipcbench.stats.estimates import Interval
 from ipcbench.util.files import as_store_errors, regular, write_bytes
 
 FILE: Final = "profile.json"
-FORMAT: Final = "ipcbench profile"
-VERSION: Final = 1
+_HEAD: Final = head("profile")
 
 Phase: TypeAlias = Literal["prefill", "decode"]
 Detail: TypeAlias = Literal["block", "module", "op"]
@@ -259,7 +259,7 @@ def write_profile(folder: Path, profile: Profile) -> Path:
         StoreError: it cannot be written.
     """
     path = folder / FILE
-    data = msgspec.json.encode(_Stored(FORMAT, VERSION, profile))
+    data = msgspec.json.encode(_Stored(**_HEAD, profile=profile))
     write_bytes(path, data + b"\n")
     return path
 
@@ -279,6 +279,7 @@ def read_profile(path: Path) -> Profile:
         stored = msgspec.json.decode(data, type=_Stored)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise StoreError(f"{path}: no profile: {error}") from error
-    if (stored.format, stored.version) != (FORMAT, VERSION):
-        raise StoreError(f"{path}: {stored.format!r} version {stored.version}; this ipcbench reads version {VERSION}")
+    if (stored.format, stored.version) != (*_HEAD.values(),):
+        known = _HEAD["version"]
+        raise StoreError(f"{path}: {stored.format!r} version {stored.version}; this ipcbench reads version {known}")
     return stored.profile

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, get_args
 from zlib import crc32
 
+import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
@@ -28,6 +29,7 @@ from ipcbench.cli import main
 from ipcbench.diagnose import stepwise, synth
 from ipcbench.diagnose.endpoints import link, verdict
 from ipcbench.diagnose.endpoints.health import Level
+from ipcbench.profile.records import Agreement, Memory, Setting, write_profile
 from ipcbench.render.document import VERSIONS
 from ipcbench.results.model import TrialResult
 from ipcbench.spec import MODES, NAME_PREFIX, SweepSpec, Variant
@@ -40,6 +42,8 @@ from ipcbench.trace.record.planned import write_planned
 from ipcbench.trace.schema import EXCHANGE, RPC
 from tests.diagnose.pairs import program, python
 from tests.end_to_end.shell import ROOT
+from tests.profile.built import built
+from tests.profile.built import without_times as planned_calls
 from tests.schemas import FOLDER, Schema, fields, part_fields, schema_of
 from tests.trace.logs import V1, V3, head, open_calls, row, rows, tq_call, v1_row
 from tests.trace.made import UNIX_NS, Made, both_sides
@@ -60,6 +64,7 @@ threading.Thread(target=serve, daemon=True).start()
 """
 CONFIG = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2,
           "num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 50}  # fmt: skip
+PROFILES = ("measured", "alone", "pipeline", "doubtful", "one", "calls")
 COMMANDS = {
     "tables": [
         f"analyze {REFERENCE} --no-report --format json",
@@ -72,6 +77,7 @@ COMMANDS = {
         "compare whole failed --gate 5% --format json",
         "compare variants --format json",
     ],
+    "profile analysis": [f"profile report profiles/{name} --format json" for name in PROFILES],
     "recommendation": [
         f"recommend {REFERENCE} --size 5105 --format json",
         f"recommend {REFERENCE} --size 50k --rate 1k --optimise throughput --format json",
@@ -139,6 +145,8 @@ COMMANDS = {
     "requests": [f"diagnose --endpoint {SERVER} --calls calls.py --format json"],
 }
 """Kind → command lines whose output is such a document, or a list with it."""
+FILES = {"profile": "profile.json", "profile communication": "comm_analysis.json"}
+"""Kind → name of the file that holds such a document in each folder of a profile."""
 WORDS = {
     ("backends", "capabilities.when_full"): backend.WhenFull,
     ("backends", "capabilities.launcher"): backend.Launcher,
@@ -215,6 +223,23 @@ def made_runs(folder: Path) -> None:
     make_pattern_run(folder / "fan_in", rates, pattern_sweep(name="fan-in", pattern="fan_in"))
 
 
+def made_profiles(folder: Path) -> None:
+    """Store profiles: of two ranks; of one, with little memory; a pipeline; with clocks that nobody compared, and a
+    GPU; of one of two ranks; and calls alone.
+    """
+    measured = built(repetitions=4, layers=3, slow=(1, 2, 5_000_000))
+    alone = replace(built(ranks=1, repetitions=2), machine={"memory_bytes": 2**20})
+    sent = [msgspec.structs.replace(call, op=("send", "recv")[call.rank]) for call in measured.calls]
+    setting = replace(measured.setting or Setting(model=""), parallel="pp2")
+    pipeline = replace(measured, setting=setting, calls=tuple(sent), agreement=Agreement(None))
+    on_gpu = Memory(0, 1, None, None, 1, {}, 1, 1, 1)
+    doubtful = replace(measured, clock_error_ns=2**62, memory=(on_gpu,), verified_on="a GPU, torch 2.13.0")
+    one = replace(measured, steps=tuple(step for step in measured.steps if not step.rank), remarks=("One rank.",))
+    calls = replace(planned_calls(measured), setting=None)
+    for name, made in zip(PROFILES, (measured, alone, pipeline, doubtful, one, calls), strict=True):
+        write_profile(folder / name, made)
+
+
 def without_times(trial: TrialResult) -> TrialResult:
     """Return a trial in which nothing came in time, and nobody counted what was given out again."""
     recovery = trial.recovery and replace(trial.recovery, redelivered_count=None)
@@ -274,6 +299,7 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory, finished_run: Path) -> It
     folder = tmp_path_factory.mktemp("documents")
     made_runs(folder)
     made_traces(folder)
+    made_profiles(folder / "profiles")
     shutil.copytree(finished_run, folder / "finished")
     (folder / "json_broken.py").write_text(
         "from ipcbench.backends.null import Null\nfrom ipcbench.testing.faults import faulty\n"
@@ -293,6 +319,7 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory, finished_run: Path) -> It
         patch.setattr(selftest, "run_sweep", measured_by_selftest)
         patch.setitem(registry._BUILT_IN, "gone", "no_such_module:Thing")
         patch.setitem(sys.modules, "lz4", None)
+        patch.setattr("ipcbench.profile.files.PLOTS", {})
         yield folder
 
 
@@ -307,6 +334,9 @@ def documents(newcomer: Path) -> list[tuple[str, str, dict[str, Any]]]:
             kinds = [document["format"].removeprefix("ipcbench ") for document in each]
             assert kind in kinds, command
             found += [(of, command, document) for of, document in zip(kinds, each, strict=True)]
+    for kind, name in FILES.items():
+        paths = [newcomer / "profiles" / profile / name for profile in PROFILES]
+        found += [(kind, str(path), json.loads(path.read_text(encoding="utf-8"))) for path in paths]
     return found
 
 

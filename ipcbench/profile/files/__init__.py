@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ipcbench.errors import ConfigError
-from ipcbench.profile.advice import advise
+from ipcbench.profile.advice import Advice, advise
 from ipcbench.profile.files import documents
 from ipcbench.profile.files.page import profile_html
 from ipcbench.profile.files.plots import PLOTS, Draw, Plot
@@ -69,6 +69,11 @@ def register_plot(name: str, draw: Draw, needs: str) -> None:
     PLOTS[name] = Plot(draw, needs)
 
 
+def analysis_of(summary: Summary, advice: Sequence[Advice]) -> dict[str, Any]:
+    """Return what analysis_report.json holds, with the registered metrics."""
+    return documents.analysis(summary, advice, _METRICS)
+
+
 def write_files(
     profile: Profile, folder: Path, points: Sequence[SweepPoint] = (), command: str = "ipcbench profile report ."
 ) -> Written:
@@ -87,7 +92,7 @@ def write_files(
     advice = advise(summary, points)
     write_profile(folder, profile)
     names, missing = [FILE], list(profile.unavailable)
-    analysis = documents.analysis(summary, advice, _METRICS)
+    analysis = analysis_of(summary, advice)
 
     def write(name: str, data: bytes) -> None:
         write_bytes(folder / name, data)

@@ -14,6 +14,7 @@ from ipcbench.profile.advice import Advice
 from ipcbench.profile.files import tables
 from ipcbench.profile.records import Call, SweepPoint, Unavailable
 from ipcbench.profile.summary import COMMUNICATION, HOST, OWN, Summary
+from ipcbench.render.document import head
 from ipcbench.render.text import bullets, csv_text, escape, markdown_table
 
 UNITS: Final = {
@@ -91,6 +92,7 @@ def analysis(
         for kind, times in kinds.items()
     }
     return {
+        **head("profile analysis"),
         "units": UNITS,
         "phases": summary.phases,
         "whole": summary.totals,
@@ -130,6 +132,7 @@ def communication(summary: Summary) -> dict[str, Any]:
         ops[call.op].append(call)
         sizes[next(name for name, limit in _SIZES if call.bytes < limit)].append(call)
     return {
+        **head("profile communication"),
         "units": UNITS,
         "summary": _communication(summary) | {"total_data_transferred": sum(call.bytes for call in calls)},
         "by_operation_type": {op: _operation(each) for op, each in ops.items()},
