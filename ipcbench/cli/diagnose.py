@@ -12,7 +12,18 @@ import click
 from click.core import ParameterSource
 
 from ipcbench.cli import EXIT_FAILED, EXIT_INCONCLUSIVE
-from ipcbench.cli.options import Choice, a_path, backend_names, format_option, one_of, progress_options, some_of
+from ipcbench.cli.options import (
+    DTYPES,
+    a_path,
+    backend_names,
+    duration,
+    format_option,
+    one_of,
+    one_word,
+    progress_options,
+    several,
+    whole,
+)
 from ipcbench.cli.output import FORMATS, command_line, one_or_list, tell, trace_paths
 from ipcbench.cli.report_files import require_page, write_page
 from ipcbench.errors import ConfigError
@@ -71,30 +82,12 @@ _APART = (("trace", "model"), ("ladder", "write_trace"), ("ladder", "dtype"), ("
 @click.option(
     "--calls", "calls_path", metavar="FILE", help="With --endpoint: a Python file with `calls = [(name, bytes)]`."
 )
-@click.option("--framing", type=Choice(["req", "dealer"]), default="req", show_default=True, help="Of these calls.")
-@click.option(
-    "--timeout",
-    default="5s",
-    show_default=True,
-    metavar="TIME",
-    help="Longest wait for the reply to each of them.",
-)
+@one_word("--framing", ("req", "dealer"), "Of these calls.")
+@duration("--timeout", "5s", "Longest wait for the reply to each of them.")
 @click.option("--model", metavar="NAME", help="Preset such as llama-3.2-1b, or a config.json.")
-@click.option("--seq", type=int, default=1024, show_default=True, metavar="N", help="With --model: tokens.")
-@click.option(
-    "--dtype",
-    type=Choice(["float32", "bfloat16", "float16"]),
-    default="float32",
-    show_default=True,
-    help="With --model: of the tensors.",
-)
-@click.option(
-    "--attention",
-    type=Choice(["server", "client"]),
-    default="server",
-    show_default=True,
-    help="With --model: where the products of attention are computed.",
-)
+@whole("--seq", 1024, "With --model: tokens.")
+@one_word("--dtype", DTYPES, "With --model: of the tensors.")
+@one_word("--attention", ("server", "client"), "With --model: where the products of attention are computed.")
 @click.option("--write-trace", metavar="FOLDER", help="With --model: write these calls as a trace, and do no more.")
 @click.option("--ladder", is_flag=True, help="With --model: measure a roadmap, stage by stage.")
 @click.option("--full", is_flag=True, help="With --ladder: send all bytes of all layers, however long it takes.")
@@ -106,26 +99,15 @@ _APART = (("trace", "model"), ("ladder", "write_trace"), ("ladder", "dtype"), ("
     metavar="NAME",
     help="Backend that is most like the recorded transport.",
 )
-@click.option(
-    "--backends",
-    default="zmq,pipe,shm",
-    show_default=True,
-    shell_complete=some_of(backend_names),
-    metavar="NAME,…",
-    help="Other transports to try.",
-)
-@click.option("--rounds", type=int, default=3, show_default=True, metavar="N", help="Replays of each change.")
-@click.option(
-    "--budget",
-    default="60s",
-    show_default=True,
-    metavar="TIME",
-    help="Bounds the replays: none begins that would end later. Floors and costs take some seconds more.",
+@several("--backends", "zmq,pipe,shm", "Other transports to try.")
+@whole("--rounds", 3, "Replays of each change.")
+@duration(
+    "--budget", "60s", "Bounds the replays: none begins that would end later. Floors and costs take some seconds more."
 )
 @click.option("--sample", metavar="FILE", help="Bytes as they travel: what would compression bring?")
 @click.option("--against", metavar="TRACE", help="The same calls before: compare where the time went.")
 @click.option("--fail-if", metavar="PART>PERCENT", help="Exit with 1 if a part of the time is larger, as in server>50.")
-@click.option("--lang", type=Choice(["en", "zh"]), default="en", show_default=True, help="Language of the diagnosis.")
+@one_word("--lang", ("en", "zh"), "Language of the diagnosis.")
 @click.option(
     "--html",
     metavar="FILE",

@@ -14,6 +14,9 @@ FunctionOrCommand = TypeVar("FunctionOrCommand", bound=Callable[..., Any] | clic
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 
+DTYPES = ("float32", "bfloat16", "float16")
+"""Of tensors; the first is the default."""
+
 Choices = Iterable[str] | Callable[[], Iterable[str]]
 
 _EXTRA = "Got unexpected extra argument"
@@ -69,6 +72,43 @@ def format_option(*formats: str) -> Callable[[FunctionOrCommand], FunctionOrComm
         show_default=True,
         help="Format of the output.",
     )
+
+
+def options(
+    *added: Callable[[FunctionOrCommand], FunctionOrCommand],
+) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return options as one decorator, in this order."""
+
+    def add(function: FunctionOrCommand) -> FunctionOrCommand:
+        for option in reversed(added):
+            function = option(function)
+        return function
+
+    return add
+
+
+def whole(name: str, default: int, text: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return an option that takes a whole number."""
+    return click.option(name, type=int, default=default, show_default=True, metavar="N", help=text)
+
+
+def one_word(name: str, words: Iterable[str], text: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return an option that takes one of some words; the first is the default."""
+    words = [*words]
+    return click.option(name, type=Choice(words), default=words[0], show_default=True, help=text)
+
+
+def duration(name: str, default: str, text: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return an option that takes a time, as text."""
+    return click.option(name, default=default, show_default=True, metavar="TIME", help=text)
+
+
+def several(
+    name: str, default: str, text: str, choices: Choices | None = None
+) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
+    """Return an option that takes names joined by commas, by default those of backends."""
+    complete = some_of(choices or backend_names)
+    return click.option(name, default=default, show_default=True, metavar="NAME,…", help=text, shell_complete=complete)
 
 
 def progress_options(function: FunctionOrCommand) -> FunctionOrCommand:

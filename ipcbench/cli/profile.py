@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.cli import EXIT_FAILED
-from ipcbench.cli.options import Choice, Group, a_path, format_option, progress_options
+from ipcbench.cli.options import Group, a_path, format_option, one_word, progress_options
 from ipcbench.cli.output import tell, text_width
 from ipcbench.cli.profile_options import (
     import_all,
+    import_option,
     model_options,
     out_folder,
     print_lines,
@@ -49,16 +50,12 @@ for _part in (sweep, synth, replay, take, give):
 @model_options
 @shape_options
 @transport_option
-@click.option(
+@one_word(
     "--detail",
-    type=Choice(["block", "module", "op"]),
-    default="op",
-    show_default=True,
-    help="Spans of blocks, or of every module; `op`: of blocks, and their operators in repetitions of their own.",
+    ("op", "block", "module"),
+    "Spans of blocks, or of every module; `op`: of blocks, and their operators in repetitions of their own.",
 )
-@click.option(
-    "--import", "imports", multiple=True, metavar="MODULE", help="Import it first: your own buckets, metrics, plots."
-)
+@import_option
 @click.option("--out", metavar="FOLDER", show_default="results/profile-TIME", help="Where the files go.")
 @progress_options
 def run(**given: Any) -> int:
@@ -122,9 +119,7 @@ def check(**given: Any) -> int:
 @click.argument("path", metavar="FOLDER", shell_complete=a_path("dir"))
 @click.option("--full", is_flag=True, help="Every table in place of one screen.")
 @format_option("text", "json")
-@click.option(
-    "--import", "imports", multiple=True, metavar="MODULE", help="Import it first: your own metrics and plots."
-)
+@import_option
 @click.option("--out", metavar="FOLDER", show_default="the profile's own", help="Where the files go.")
 def report(path: str, full: bool, form: str, imports: tuple[str, ...], out: str | None) -> int:
     """Print a profile, a folder or its profile.json, and write its files anew.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from ipcbench.cli.options import Choice, FunctionOrCommand
+from ipcbench.cli.options import DTYPES, one_word, options, whole
 from ipcbench.cli.output import RESULTS_ROOT, tell
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.util.files import as_store_errors
@@ -25,38 +25,14 @@ _TELL_EVERY_S = 2.0
 _MODEL = "qwen3-tiny, qwen3-small, a preset as qwen3-0.6b, a config.json, a folder of transformers, or module:factory."
 
 
-def options(
-    *added: Callable[[FunctionOrCommand], FunctionOrCommand],
-) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
-    """Return options as one decorator, in this order."""
-
-    def add(function: FunctionOrCommand) -> FunctionOrCommand:
-        for option in reversed(added):
-            function = option(function)
-        return function
-
-    return add
-
-
-def whole(name: str, default: int, text: str) -> Callable[[FunctionOrCommand], FunctionOrCommand]:
-    """Return an option that takes a whole number."""
-    return click.option(name, type=int, default=default, show_default=True, metavar="N", help=text)
-
-
 model_options = options(
     click.option("--model", default="qwen3-tiny", show_default=True, metavar="NAME", help=f"What to run: {_MODEL}"),
     whole("--steps", 10, "Repetitions with instruments, and as many without."),
     whole("--warmup", 3, "Repetitions before, which are not counted."),
-    click.option(
-        "--dtype",
-        type=Choice(["float32", "bfloat16", "float16"]),
-        default="float32",
-        show_default=True,
-        help="Of weights and activations.",
-    ),
+    one_word("--dtype", DTYPES, "Of weights and activations."),
     click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
     whole("--threads", 1, "Threads of each rank."),
-    click.option("--attn", type=Choice(["eager", "sdpa"]), default="sdpa", show_default=True, help="Attention."),
+    one_word("--attn", ("sdpa", "eager"), "Attention."),
     click.option("--fused", is_flag=True, help="One linear layer for q, k and v, and one for gate and up."),
 )
 shape_options = options(
@@ -74,6 +50,9 @@ shape_options = options(
         "--phase", default="prefill,decode", show_default=True, metavar="NAME,…", help="prefill, decode, or both."
     ),
     whole("--micro-batches", 1, "Parts into which a pipeline divides the batch."),
+)
+import_option = click.option(
+    "--import", "imports", multiple=True, metavar="MODULE", help="Import it first: your own buckets, metrics, plots."
 )
 transport_option = click.option(
     "--transport",

@@ -10,9 +10,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.cli import EXIT_FAILED
-from ipcbench.cli.options import FunctionOrCommand, Group, backend_names, progress_options, some_of
+from ipcbench.cli.options import (
+    FunctionOrCommand,
+    Group,
+    backend_names,
+    duration,
+    options,
+    progress_options,
+    several,
+    whole,
+)
 from ipcbench.cli.output import tell
-from ipcbench.cli.profile_options import model_options, options, out_folder, print_lines, sayer, setting_of, whole
+from ipcbench.cli.profile_options import model_options, out_folder, print_lines, sayer, setting_of
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -32,19 +41,9 @@ def _listed(name: str, default: str, text: str) -> Callable[[FunctionOrCommand],
     return click.option(name, default=default, show_default=True, metavar="A,…", help=text)
 
 
-_transports = click.option(
-    "--transport",
-    "transports",
-    default="gloo,shm",
-    show_default=True,
-    shell_complete=some_of(lambda: ("gloo", *backend_names())),
-    metavar="NAME,…",
-    help="Transports to measure.",
-)
+_transports = several("--transport", "gloo,shm", "Transports to measure.", lambda: ("gloo", *backend_names()))
 _end = options(
-    click.option(
-        "--budget", default="2min", show_default=True, metavar="TIME", help="What does not fit is not measured."
-    ),
+    duration("--budget", "2min", "What does not fit is not measured."),
     click.option("--full", is_flag=True, help="Measure every case, however long it takes."),
     click.option("--out", metavar="FOLDER", show_default="results/profile-sweep-TIME", help="Where the files go."),
     progress_options,
@@ -138,7 +137,7 @@ def parallel(**given: Any) -> int:
     """
     from ipcbench.profile.sweep.models import sweep_parallel
 
-    plans, names = _names(given.pop("parallel")), _names(given.pop("transports"))
+    plans, names = _names(given.pop("parallel")), _names(given.pop("transport"))
     done, folder = _keeper(given)
     base = setting_of(given)
     return _finish(sweep_parallel(base, plans, names, given["rounds"], _budget(given), done, sayer(given)), folder)
@@ -163,5 +162,5 @@ def bandwidth(**given: Any) -> int:
     if not sizes or any(size == 0 or size % (4 * ranks) for size in sizes):
         raise ConfigError("--sizes", given["sizes"], f"multiples of {4 * ranks} bytes, 4 for each rank")
     done, folder = _keeper(given)
-    names = _names(given["transports"])
+    names = _names(given["transport"])
     return _finish(sweep_bandwidth(names, sizes, ranks, _budget(given), done, sayer(given)), folder)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ipcbench.cli import EXIT_FAILED
-from ipcbench.cli.options import Choice, a_path, backend_names, progress_options, some_of
+from ipcbench.cli.options import Choice, a_path, duration, progress_options, several, whole
 from ipcbench.cli.output import tell, text_width
 from ipcbench.cli.profile_options import model_options, out_folder, print_lines, read, sayer, setting_of, shape_options
 from ipcbench.util.units import format_significant
@@ -49,18 +49,9 @@ def synth(out: str, **given: Any) -> int:
 
 @click.command("replay", short_help="Send a profile's calls over other transports.")
 @click.argument("path", metavar="FOLDER", shell_complete=a_path("dir"))
-@click.option(
-    "--transports",
-    default="shm,pipe,zmq",
-    show_default=True,
-    shell_complete=some_of(backend_names),
-    metavar="NAME,…",
-    help="Backends to replay over.",
-)
-@click.option("--rounds", type=int, default=5, show_default=True, metavar="N", help="Replays over each of them.")
-@click.option(
-    "--budget", default="60s", show_default=True, metavar="TIME", help="As many of the first calls are replayed as fit."
-)
+@several("--transports", "shm,pipe,zmq", "Backends to replay over.")
+@whole("--rounds", 5, "Replays over each of them.")
+@duration("--budget", "60s", "As many of the first calls are replayed as fit.")
 @progress_options
 def replay(path: str, transports: str, rounds: int, budget: str, **given: Any) -> int:
     """Send the calls of a profile, measured, planned or imported, between real processes, with the ranks' own work

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 import click
 
 from ipcbench.cli import EXIT_FAILED
-from ipcbench.cli.options import Choice, a_path, backend_names, format_option, one_of, progress_options, some_of
+from ipcbench.cli.options import (
+    a_path,
+    backend_names,
+    duration,
+    format_option,
+    one_of,
+    one_word,
+    progress_options,
+    several,
+    whole,
+)
 from ipcbench.cli.output import FORMATS, make_folder, tell, trace_paths, write_file
 
 if TYPE_CHECKING:
@@ -31,14 +41,7 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
     Exit codes: 0 done; 1 a backend failed; 2 bad input, or nothing to replay.""",
 )
 @click.argument("trace", metavar="TRACE", shell_complete=a_path("file"))
-@click.option(
-    "--backends",
-    default=_BACKENDS,
-    show_default=True,
-    shell_complete=some_of(backend_names),
-    metavar="NAME,…",
-    help="Backends to replay over.",
-)
+@several("--backends", _BACKENDS, "Backends to replay over.")
 @click.option(
     "--recorded-over",
     default="",
@@ -47,21 +50,9 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
     metavar="NAME",
     help="Backend that the trace was recorded over; gains are then relative to a replay over it.",
 )
-@click.option(
-    "--think",
-    type=Choice(["recorded", "none"]),
-    default="recorded",
-    show_default=True,
-    help="Whether the server does its recorded work.",
-)
-@click.option("--rounds", type=int, default=5, show_default=True, metavar="N", help="Replays over each backend.")
-@click.option(
-    "--budget",
-    default="60s",
-    show_default=True,
-    metavar="TIME",
-    help="Time limit; no round starts that would exceed it.",
-)
+@one_word("--think", ("recorded", "none"), "Whether the server does its recorded work.")
+@whole("--rounds", 5, "Replays over each backend.")
+@duration("--budget", "60s", "Time limit; no round starts that would exceed it.")
 @click.option(
     "--calls",
     type=int,
@@ -69,7 +60,7 @@ _BACKENDS = "zmq,zmq-tcp,shm,pipe"
     metavar="N",
     help="Replay only the first N calls of each client; by default as many as the budget allows.",
 )
-@click.option("--seed", type=int, default=1, show_default=True, metavar="N", help="Seed of the order in each round.")
+@whole("--seed", 1, "Seed of the order in each round.")
 @format_option(*FORMATS)
 @progress_options
 @click.option("--out", default=None, metavar="FOLDER", help="Also write replay.md, .json and .csv into this folder.")
