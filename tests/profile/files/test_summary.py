@@ -285,3 +285,18 @@ def test_what_a_sweep_advises_against_is_not_to_be_mended() -> None:
     assert whole == rules - {"waiting", "transfer"} | {"division"}
     divided = {each.rule for each in advise(summary, [swept("none", 2e6, 2e6), swept("tp2", 1e6, 1e6)])}
     assert divided == rules - {"transfer"} | {"division"}
+
+
+def test_blocks_of_a_model_of_other_names_are_parts_by_themselves() -> None:
+    made = built(ranks=1, layers=12, noise_ratio=0.0)
+    own = [msgspec.structs.replace(s, kind="block") if s.kind == "mlp" else s for s in made.spans if s.kind != "layer"]
+    summary = summarize(replace(made, spans=tuple(own)))
+    each = phase(summary, "decode", 0)
+    blocks = [f"layers.{number}.mlp" for number in range(12)]
+    assert [unit.name for unit in each.units] == blocks
+    assert {name: each.ns(name) for name in blocks} == pytest.approx(dict.fromkeys(blocks, 0.5 * LAYER_NS["decode"]))
+    assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall.value)
+    lines = screen(summary)
+    assert len(lines) <= 30
+    assert sum(line.startswith("layers.") for line in lines) == 8
+    assert any(line.startswith("4 more blocks") for line in lines)
