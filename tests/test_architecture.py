@@ -26,7 +26,8 @@ MAX_FUNCTION_LINES = 40
 TRANSPORT_HOMES = {"zmq": "zmq", "lmdb": "lmdb", "mpi4py": "mpi", "multiprocessing.shared_memory": "shm"}
 """Library of a transport → folder of the backends that may import it."""
 
-OBSERVERS = ("trace/adapters/", "diagnose/stepwise", "diagnose/ladder/links")
+OBSERVERS = ("trace/adapters/", "diagnose/stepwise", "diagnose/ladder/links",
+             "diagnose/empty_call")  # fmt: skip
 """Files that record what a user does with such a library, talk to a user's own server, or do as users do; no backend is
 among them."""
 

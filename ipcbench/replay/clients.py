@@ -7,7 +7,7 @@ to the call with the same trace id and span id; a log may state the server's sha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -163,21 +163,10 @@ def _make(source: str, state: _Reading) -> Traffic:
             f"{source}: no calls to replay: none has a request and a reply ({state.notes.lines_count:,} lines, "
             f"{state.notes.damaged_count:,} of them damaged)"
         )
-    remarks = [_counted(count, what) for what, count in state.counts.items() if count]
-    if state.notes.damaged_count:
-        remarks.append(_counted(state.notes.damaged_count, "damaged lines or records are left out."))
     gaps_known = not state.unrecorded_count and state.has_begins
-    if state.unrecorded_count:
-        remarks.append(_counted(state.unrecorded_count, "calls have no record, so they are not replayed."))
     if not gaps_known:
         threads = [replace(thread, gap_ns=np.zeros_like(thread.gap_ns)) for thread in threads]
-    if not state.is_timed:
-        remarks.append(
-            "Nobody made these calls: their messages are sent, without any work of the client or the server. The "
-            "end-to-end time is at least what they take."
-        )
-    elif not gaps_known:
-        remarks.append("The client's work between calls is unknown: calls follow one another at once, here as there.")
+    remarks = list(_remarks(state, gaps_known=gaps_known))
     served_by = _served_by(state)
     threads = [replace(thread, server=served_by.get(thread.name, "")) for thread in threads]
     remarks += _spread(threads, state)
@@ -198,6 +187,22 @@ def _make(source: str, state: _Reading) -> Traffic:
         takes_turns=takes_turns,
         is_timed=state.is_timed,
     )
+
+
+def _remarks(state: _Reading, *, gaps_known: bool) -> Iterator[str]:
+    """Yield what is left out, and what is not known."""
+    yield from (_counted(count, what) for what, count in state.counts.items() if count)
+    if state.notes.damaged_count:
+        yield _counted(state.notes.damaged_count, "damaged lines or records are left out.")
+    if state.unrecorded_count:
+        yield _counted(state.unrecorded_count, "calls have no record, so they are not replayed.")
+    if not state.is_timed:
+        yield (
+            "Nobody made these calls: their messages are sent, without any work of the client or the server. The "
+            "end-to-end time is at least what they take."
+        )
+    elif not gaps_known:
+        yield "The client's work between calls is unknown: calls follow one another at once, here as there."
 
 
 def _counted(count: int, what: str) -> str:
