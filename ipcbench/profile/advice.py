@@ -19,6 +19,9 @@ BUCKET_RATIO: Final = 0.4
 LAYER_RATIO: Final = 1.5
 SCORES_RATIO: Final = 0.05
 MEMORY_RATIO: Final = 0.8
+BUSY_RATIO: Final = 0.05
+BUSY: Final = "busy machine"
+"""The rule that comes first: on such a machine, all other figures hold some of the wait for a core."""
 WHOLE: Final = "whole_ns"
 """Figure of a sweep by which ways to divide a model are compared."""
 
@@ -60,12 +63,21 @@ def advise(summary: Summary, points: Sequence[SweepPoint] = ()) -> tuple[Advice,
         for found in rule(summary, points):
             if found.rule not in best or (found.gain_ratio or 0) > (best[found.rule].gain_ratio or 0):
                 best[found.rule] = found
-    return tuple(sorted(best.values(), key=lambda advice: -(advice.gain_ratio or 0)))
+    return tuple(sorted(best.values(), key=lambda advice: (advice.rule != BUSY, -(advice.gain_ratio or 0))))
 
 
 def percent(ratio: float) -> str:
     """Return a share in percent with two digits."""
     return f"{format_significant(100 * ratio, 2)} %"
+
+
+def _busy(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
+    rank, ratio = summary.core_wait() or (0, 0.0)
+    if ratio >= BUSY_RATIO:
+        action = "Measure again where each rank has a core for itself: all times here hold the wait for one."
+        evidence = f"Rank {rank} was ready and had no core for {percent(ratio)} of its steps."
+        threshold = f"a rank waits for a core at least {percent(BUSY_RATIO)} of its steps"
+        yield Advice(BUSY, action, evidence, None, threshold)
 
 
 def _waiting(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:
@@ -231,5 +243,5 @@ def case_words(point: SweepPoint) -> str:
 
 
 _RULES: Final[tuple[Rule, ...]] = (
-    _waiting, _transfer, _host, _largest, _layer, _eager, _memory, _division,
+    _busy, _waiting, _transfer, _host, _largest, _layer, _eager, _memory, _division,
 )  # fmt: skip

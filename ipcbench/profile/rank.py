@@ -33,7 +33,7 @@ from ipcbench.profile.timing import flops
 from ipcbench.profile.timing.memory import measure
 from ipcbench.profile.timing.operators import operators
 from ipcbench.profile.timing.spans import Spans
-from ipcbench.util.clock import now_ns
+from ipcbench.util.clock import now_ns, run_queue_wait_ns
 
 _PREFILLS = 3
 _DECODES = 8
@@ -208,7 +208,7 @@ class Rank:
         """Carry out one step, which all ranks begin together."""
         if self.world > 1:
             dist.barrier()
-        start_ns = now_ns()
+        waited_ns, start_ns = run_queue_wait_ns(), now_ns()
         if source == "spans":
             self.recorder.begin(number, start_ns)
         forward()
@@ -216,7 +216,9 @@ class Rank:
             torch.cuda.synchronize(self.device)
         wall_ns = now_ns() - start_ns
         self.recorder.end()
-        return Step(self.rank, number, phase, position, source or "plain", start_ns, wall_ns)
+        waiting_ns = run_queue_wait_ns()
+        core_wait_ns = None if waited_ns is None or waiting_ns is None else waiting_ns - waited_ns
+        return Step(self.rank, number, phase, position, source or "plain", start_ns, wall_ns, core_wait_ns)
 
     def _steps(self) -> Iterator[tuple[Phase, int, Forward]]:
         """Yield the steps of an iteration in order: phase, tokens before it, and what carries it out."""

@@ -140,6 +140,16 @@ class Summary:
         """Return what was asked for; of imported calls, which have no steps, only defaults."""
         return self.profile.setting or Setting(model="")
 
+    def core_wait(self) -> tuple[int, float] | None:
+        """Return the rank that waited the most for a core, and its share of the steps; None if nothing says so."""
+        waits: dict[int, list[int]] = {}
+        for step in self.profile.steps:
+            if step.core_wait_ns is not None:
+                rank = waits.setdefault(step.rank, [0, 0])
+                rank[:] = rank[0] + step.core_wait_ns, rank[1] + step.wall_ns
+        shares = ((rank, waited / wall) for rank, (waited, wall) in waits.items() if wall)
+        return max(shares, key=lambda each: each[1], default=None)
+
     @property
     def is_own_model(self) -> bool:
         """Return whether it is of a function of the user's, which is called with its own inputs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from ipcbench.profile.advice import Advice, percent
+from ipcbench.profile.advice import BUSY, Advice, percent
 from ipcbench.profile.compare import Comparison
 from ipcbench.profile.records import Phase, Unavailable
 from ipcbench.profile.summary import (
@@ -61,7 +61,9 @@ def verdict(summary: Summary, advice: Sequence[Advice]) -> str:
         waiting = max(ranks, key=lambda each: each.share(WAIT))
         if most.name != WAIT and waiting.share(WAIT) >= most.share_ratio / 2:
             said += f" Rank {waiting.rank} waits {percent(waiting.share(WAIT))} of the time."
-    if advice and advice[0].gain_ratio is not None:
+    if advice and advice[0].rule == BUSY:
+        said += f" {advice[0].evidence} {advice[0].action}"
+    elif advice and advice[0].gain_ratio is not None:
         said += f" Most to save: {advice[0].action}"
     return said
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ipcbench.errors import ConfigError
-from ipcbench.profile.advice import advise
+from ipcbench.profile.advice import BUSY, advise
 from ipcbench.profile.compare import compare
 from ipcbench.profile.files.tables import comparison_lines, screen, verdict
 from ipcbench.profile.records import Agreement, Profile, Setting, SweepPoint
@@ -118,6 +118,18 @@ def test_a_slow_transport_shows_as_transfer() -> None:
     summary = summarize(built(transfer_ns=3 * MS))
     assert phase(summary, "decode", 0).ns(TRANSFER) == pytest.approx(24 * MS, rel=1e-3)
     assert advise(summary)[0].rule == "transfer"
+
+
+def test_a_busy_machine_is_said_before_all_that_it_may_have_caused() -> None:
+    """On one, a slow transport was the first advice, and no word of the cores that were not there."""
+    made = built(transfer_ns=3 * MS)
+    waited = [msgspec.structs.replace(s, core_wait_ns=s.wall_ns // 10 * s.rank) for s in made.steps]
+    summary = summarize(replace(made, steps=tuple(waited)))
+    first = advise(summary)[0]
+    assert (first.rule, first.gain_ratio) == (BUSY, None)
+    assert first.evidence == "Rank 1 was ready and had no core for 10 % of its steps."
+    assert first.evidence in verdict(summary, advise(summary))
+    assert summarize(made).core_wait() is None
 
 
 def test_a_clock_that_is_not_known_well_leaves_communication_undivided() -> None:
