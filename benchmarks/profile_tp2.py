@@ -16,9 +16,9 @@ from ipcbench.profile.summary import summarize
 from ipcbench.stats.figures import figure_of
 
 
-def latencies_ms(setting: Setting) -> dict[str, float]:
+def latencies_ms(model: str, transport: str) -> dict[str, float]:
     """Return what each phase of a run takes, from the first rank's start to the last one's end."""
-    made = profile(setting, sources=("plain",))
+    made = profile(Setting(model=model, parallel="tp2", transport=transport, tokens=16), sources=("plain",))
     assert made is not None
     return {each.phase: each.latency.value / 1e6 for each in summarize(made).totals if each.latency}
 
@@ -33,7 +33,7 @@ def main() -> None:
     ratios: dict[str, list[float]] = {}
     for number in range(asked.runs):
         order = ("gloo", asked.transport) if number % 2 else (asked.transport, "gloo")
-        took = {name: latencies_ms(Setting(asked.model, "tp2", name, tokens=16, steps=8)) for name in order}
+        took = {name: latencies_ms(asked.model, name) for name in order}
         for phase, gloo_ms in took["gloo"].items():
             ours_ms = took[asked.transport][phase]
             ratios.setdefault(phase, []).append(ours_ms / gloo_ms)
