@@ -32,6 +32,7 @@ from ipcbench.replay.traffic import ThreadCalls, Traffic
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 from ipcbench.trace.readers.batch import Ints
+from ipcbench.util.units import format_duration_ns
 
 SOURCES: Mapping[str, str] = {"IPC": "zmq", "TCP": "zmq-tcp-insecure", "UNIX": "pipe", "PIPE": "pipe", "SHM": "shm"}
 """What a trace or log calls its transport → the backend that is most like it here."""
@@ -207,7 +208,7 @@ def diagnose(traffic: Traffic, request: Request, sample: Path | None = None, say
         remedies=tuple(remedy for remedy in judged if remedy.helps),
         others=tuple(remedy for remedy in judged if not remedy.helps),
         costs=costs,
-        remarks=traffic.remarks,
+        remarks=(*traffic.remarks, *_of_waits(recorded)),
         failures={**skipped, **{name: each.failure for name, each in measured.items() if each.failure}},
     )
 
@@ -300,6 +301,8 @@ def _replayed(
         most = before_ns if name == SERVER else math.inf  # no work cannot cost more than some
         is_few = _are_few(recorded.warm, recorded.part) or _are_few(after, part, fewest=0)
         remedy = _remedy(name, contender.backend, ends, before_ns, (least, most), has_few_calls=is_few)
+        if remedy.backend != contenders[BASE].backend:
+            remedy = _widened(remedy, recorded, least)
         yield remedy if change is None else replace(remedy, note=change.note, condition=change.condition)
 
 
@@ -329,6 +332,27 @@ def _remedy(
     gain = Interval(*(1 - end / recorded_ns for end in (predicted.high, predicted.estimate, predicted.low)))
     rounds_count = len(ends_ns) if backend else 0
     return Remedy(key, backend, rounds_count, predicted, gain, has_few_calls=has_few_calls)
+
+
+def _widened(remedy: Remedy, recorded: Recorded, least_ns: float) -> Remedy:
+    """Return the remedy with an interval that holds whatever becomes of the recorded wait for a core: over another
+    transport other threads wake up, and may wait not at all, or once again as long.
+    """
+    predicted = remedy.predicted_ns
+    if not (recorded.lost_ns and remedy.is_sure):
+        return remedy
+    low, high = max(least_ns, predicted.low - recorded.lost_ns), predicted.high + recorded.lost_ns
+    gain = (1 - end / recorded.whole.recorded_ns for end in (high, predicted.estimate, low))
+    return replace(remedy, predicted_ns=Interval(low, predicted.estimate, high), gain_ratio=Interval(*gain))
+
+
+def _of_waits(recorded: Recorded) -> Iterator[str]:
+    """Yield how long the recorded calls waited for a core, if that is much."""
+    if recorded.lost_ns >= _LEAST_WAIT * recorded.whole.recorded_ns:
+        yield (
+            f"The recorded calls waited up to {format_duration_ns(recorded.lost_ns)} for a core; over another "
+            "transport that may go or double, and its interval holds both: record on a quieter machine for narrower ones."
+        )
 
 
 def _from_recording(traffic: Traffic) -> Iterator[Remedy]:

@@ -361,6 +361,8 @@ SAYINGS: Final = {
     r"^No two clients' calls overlap: .*$": "各客户端的调用从不重叠：它们互相等待，调用之间的时间有多少属于等待未知；重放会将其当作工作。",
     r"^The clients of one server began up to (.+?) apart; .*$":
         r"同一服务端的客户端开始时间最多相差 \1；重放时同时开始，可能互相等待更久。",
+    r"^The recorded calls waited up to (.+?) for a core; .*$":
+        r"记录中的调用等待核心最多 \1；换用其他传输方式后，等待可能消失或加倍，区间包含两者：在更空闲的机器上记录，区间会更窄。",
     r"\b(\S+) is not installed: (pip install \S+)": r"未安装 \1：`\2`",
     r"msgpack over zmq (tcp|ipc), (float32|bfloat16)": r"msgpack（zmq \1，\2）",
     r"raw multipart over zmq ipc": "原始多段（zmq ipc）",

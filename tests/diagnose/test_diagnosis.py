@@ -222,14 +222,26 @@ def test_a_wait_for_an_absent_server_is_a_wait_for_a_core(late_at: int) -> None:
     assert "neighbours" in found
 
 
-def replayed(whole: Traffic, count: int) -> Remedy:
+def replayed(whole: Traffic, count: int, lost_ns: float = 0.0) -> Remedy:
     """Return what another transport would bring, from replays of so many calls that take half as long over it."""
     part = replace(whole, threads=tuple(each.first(count) for each in whole.threads))
     contenders = {BASE: Contender("zmq", part), f"{TRANSPORT}shm": Contender("shm", part)}
     times = {name: 1_000_000 * count // (1 if name == BASE else 2) for name in contenders}
     measured = {name: Measured(threads_ns=[[times[name]] * len(whole.threads)] * 3) for name in contenders}
-    (found,) = _replayed(Recorded(whole, part, None, 0.0), contenders, measured, ())
+    (found,) = _replayed(Recorded(whole, part, None, lost_ns), contenders, measured, ())
     return found
+
+
+@pytest.mark.parametrize("server_ns", [50_000, -1])
+def test_the_gain_of_another_transport_holds_what_a_wait_for_a_core_may_become(server_ns: int) -> None:
+    whole = traffic(thread(200, server_ns, total_ns=2_000_000))
+    quiet, little, much = (replayed(whole, 50, share * whole.recorded_ns) for share in (0.0, 0.1, 0.6))
+    assert quiet.helps
+    assert little.helps
+    gain = little.gain_ratio
+    assert gain.high - gain.estimate == pytest.approx(0.1)
+    assert gain.estimate - gain.low == pytest.approx(0.1)
+    assert not much.helps
 
 
 @pytest.mark.parametrize("server_ns", [50_000, -1])
