@@ -351,7 +351,7 @@ def _of_waits(recorded: Recorded) -> Iterator[str]:
     if recorded.lost_ns >= _LEAST_WAIT * recorded.whole.recorded_ns:
         yield (
             f"The recorded calls waited up to {format_duration_ns(recorded.lost_ns)} for a core; over another "
-            "transport that may go or double, and its interval holds both: record on a quieter machine for narrower ones."
+            "transport that may go or double, and its interval holds both: a quieter machine gives narrower ones."
         )
 
 
