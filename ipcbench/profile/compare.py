@@ -14,6 +14,8 @@ from ipcbench.stats.figures import Figure, figure_of
 
 LARGE_RATIO = 2.0
 """Of single runs, no difference below this is claimed: nothing tells by how much a run differs from the next."""
+_WIDEST_FACTOR = 1e3
+"""Between the ends of an interval: a wider one, of times that may be 0, says nothing."""
 ONE_RUN = (
     f"Below a factor of {LARGE_RATIO:g}, single runs cannot tell a difference from the drift between runs. Repeat each "
     f"{MIN_CLAIM_ROUNDS} times or more, and compare A,A2,A3 with B,B2,B3."
@@ -27,7 +29,8 @@ class Row:
     Attributes:
         rank: None for a phase over all ranks.
         name: a bucket, the path of a layer, or `latency`.
-        ratio: b / a with its 95 % interval (all rows hold together); None for too few repetitions.
+        ratio: b / a with its 95 % interval (all rows hold together); None for too few repetitions, or if it may be
+            anything.
         verdict: of b against a.
         is_claim: whether that would hold for other runs of the same.
     """
@@ -119,5 +122,7 @@ def _judged(row: Row, among: int, is_one: bool) -> Row:
         return row
     a, b = replace(found[0], rounds={}), replace(found[1], rounds={})
     times, said = ratio(b, a, among=among), verdict(b, a, among=among)
+    if times.high > _WIDEST_FACTOR * times.low and said == "no clear difference":
+        return row
     is_large = times.low > LARGE_RATIO or times.high < 1 / LARGE_RATIO
     return replace(row, ratio=times, verdict=said, is_claim=said == "no clear difference" or is_large or not is_one)

@@ -12,8 +12,9 @@ from ipcbench.profile.advice import BUSY, advise
 from ipcbench.profile.compare import compare
 from ipcbench.profile.files.tables import comparison_lines, screen, verdict
 from ipcbench.profile.records import Agreement, Profile, Setting, SweepPoint
-from ipcbench.profile.summary import HOST, TRANSFER, UNDIVIDED, WAIT, PhaseSummary, Summary, summarize
+from ipcbench.profile.summary import HOST, TRANSFER, UNDIVIDED, WAIT, Part, PhaseSummary, Summary, summarize
 from ipcbench.stats.estimates import Interval
+from ipcbench.stats.figures import figure_of
 from tests.profile.built import HOST_NS, LAYER_NS, TRANSFER_NS, built, without_times
 
 MS = 1_000_000
@@ -203,6 +204,21 @@ def test_single_runs_tell_no_difference_below_a_factor_of_two_and_several_do() -
     assert several.remarks == ()
     with pytest.raises(ConfigError, match="no times to compare"):
         compare(a, [summarize(without_times(built()))])
+
+
+def test_an_interval_that_holds_anything_is_none() -> None:
+    """Some waits of the other run were 0."""
+    waits = summarize(built(slow=(1, 2, 5 * MS)))
+    some = replace(waits, phases=tuple(replace(phase, buckets=tuple(map(_now_and_then, phase.buckets)))
+                                       for phase in waits.phases))  # fmt: skip
+    (row,) = (
+        each for each in compare([waits], [some]).rows if (each.phase, each.rank, each.name) == ("decode", 0, WAIT)
+    )
+    assert (row.ratio, row.verdict) == (None, "no clear difference")
+
+
+def _now_and_then(part: Part) -> Part:
+    return replace(part, figure=figure_of([1.0, 5e6, 1.0, 5e6, 2e6])) if part.name == WAIT else part
 
 
 def test_wrong_logits_are_said_first_and_nothing_is_advised() -> None:
