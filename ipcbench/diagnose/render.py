@@ -35,7 +35,7 @@ _MAYBE_UNKNOWN = ("excess", "queue", "server")
 """Parts that `unknown` may hold as well."""
 _DOUBTFUL_RATIO = 0.1
 _CSV_COLUMNS = ("remedy", "backend", "helps", "rounds_count", "predicted_ns", "predicted_low_ns", "predicted_high_ns",
-                "gain_ratio", "gain_low_ratio", "gain_high_ratio", "note", "condition")  # fmt: skip
+                "gain_ratio", "gain_low_ratio", "gain_high_ratio", "bound", "note", "condition")  # fmt: skip
 
 
 def percent(ratio: float) -> str:
@@ -379,8 +379,9 @@ def _before_fields(diagnosis: Diagnosis, before: Traffic) -> dict[str, Any]:
 
 
 def _remedy_fields(remedy: Remedy) -> dict[str, Any]:
-    rounds_count = remedy.rounds_count if remedy.backend else None
-    return {**asdict(remedy), "backend": remedy.backend or None, "rounds_count": rounds_count, "helps": remedy.helps}
+    rounds_count, bound = remedy.rounds_count if remedy.backend else None, remedy.bound or None
+    values = {**asdict(remedy), "backend": remedy.backend or None, "rounds_count": rounds_count}
+    return {**values, "helps": remedy.helps, "bound": bound}
 
 
 def _floor_fields(floor: Floor) -> dict[str, Any]:
@@ -410,7 +411,7 @@ def _csv_row(remedy: Remedy) -> dict[str, Any]:
     known = ends if predicted.low < predicted.high else (["", ""], ["", ""])
     values = (
         remedy.key, remedy.backend, remedy.helps, remedy.rounds_count, round(predicted.estimate), *known[0],
-        f"{gain.estimate:.6f}", *known[1], remedy.note, remedy.condition,
+        f"{gain.estimate:.6f}", *known[1], remedy.bound, remedy.note, remedy.condition,
     )  # fmt: skip
     return dict(zip(_CSV_COLUMNS, values, strict=True))
 
