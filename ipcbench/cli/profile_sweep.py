@@ -136,8 +136,10 @@ def parallel(**given: Any) -> int:
     Exit codes: 0 done; 1 nothing could be measured; 2 bad input.
     """
     from ipcbench.profile.sweep.models import sweep_parallel
+    from ipcbench.spec.checks import whole_number
 
     plans, names = _names(given.pop("parallel")), _names(given.pop("transport"))
+    whole_number("--rounds", given["rounds"], 1, 10_000)
     done, folder = _keeper(given)
     base = setting_of(given)
     return _finish(sweep_parallel(base, plans, names, given["rounds"], _budget(given), done, sayer(given)), folder)

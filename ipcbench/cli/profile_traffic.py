@@ -51,7 +51,7 @@ def synth(out: str, **given: Any) -> int:
 @click.argument("path", metavar="FOLDER", shell_complete=a_path("dir"))
 @several("--transports", "shm,pipe,zmq", "Backends to replay over.")
 @whole("--rounds", 5, "Replays over each of them.")
-@duration("--budget", "60s", "As many of the first calls are replayed as fit.")
+@duration("--budget", "60s", "As many of the first calls are replayed as fit, and a few at least.")
 @progress_options
 def replay(path: str, transports: str, rounds: int, budget: str, **given: Any) -> int:
     """Send the calls of a profile, measured, planned or imported, between real processes, with the ranks' own work
@@ -60,8 +60,10 @@ def replay(path: str, transports: str, rounds: int, budget: str, **given: Any) -
     Exit codes: 0 done; 1 a transport failed; 2 bad input. It does not need torch.
     """
     from ipcbench.profile.comm.replay import replay as replayed
+    from ipcbench.spec.checks import whole_number
     from ipcbench.util.units import parse_duration_s
 
+    whole_number("--rounds", rounds, 1, 10_000)
     names = [name.strip() for name in transports.split(",") if name.strip()]
     found = replayed(read(path), names, parse_duration_s(budget, "--budget"), rounds, sayer(given))
     print_lines(replay_lines(found))
@@ -70,7 +72,9 @@ def replay(path: str, transports: str, rounds: int, budget: str, **given: Any) -
 
 def replay_lines(found: Replayed) -> list[str]:
     """Return a replay as text: a row for each transport, the quickest first, and what cannot be said."""
+    from ipcbench.profile.advice import percent
     from ipcbench.profile.files.tables import interval_words
+    from ipcbench.profile.summary import BUSY_RATIO
     from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
     from ipcbench.render.text import aligned, paragraphs
 
@@ -88,12 +92,19 @@ def replay_lines(found: Replayed) -> list[str]:
     said = [f"{found.calls_count:,} calls were replayed ({steps})."]
     if found.calls_count < found.all_calls_count:
         said = [
-            f"Only the first {found.calls_count:,} of {found.all_calls_count:,} calls were replayed, as many as fit "
-            f"--budget ({steps}); what the others would take is not known."
+            f"Only the first {found.calls_count:,} of {found.all_calls_count:,} calls were replayed, as many as "
+            f"--budget allows, a few at least ({steps}); what the others would take is not known."
         ]
     if found.recorded_ns is not None:
         recorded = found.recorded_ns / 1e6
         said.append(f"As recorded, with the recorded transport, they took {format_significant(recorded)} ms.")
+    for name, waited in found.core_waits.items():
+        if waited < BUSY_RATIO:
+            continue
+        said.append(
+            f"Over {name}, a rank was ready and had no core for {percent(waited)} of the replay: replay on a machine "
+            "where each rank has a core for itself; this time holds the wait for one."
+        )
     if not found.is_claim:
         said.append("Too few rounds to say which transport is quicker: allow more with --rounds and --budget.")
     table = Table("Replay", make_columns(heads, left=(0, 3)), tuple(rows)).without_empty_columns()

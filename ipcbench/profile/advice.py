@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ipcbench.profile.records import Phase, SweepPoint
-from ipcbench.profile.summary import COMMUNICATION, HOST, TRANSFER, WAIT, PhaseSummary, Summary
+from ipcbench.profile.summary import BUSY_RATIO, COMMUNICATION, HOST, TRANSFER, WAIT, PhaseSummary, Summary
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -19,7 +19,6 @@ BUCKET_RATIO: Final = 0.4
 LAYER_RATIO: Final = 1.5
 SCORES_RATIO: Final = 0.05
 MEMORY_RATIO: Final = 0.8
-BUSY_RATIO: Final = 0.05
 BUSY: Final = "busy machine"
 """The rule that comes first: on such a machine, all other figures hold some of the wait for a core."""
 WHOLE: Final = "whole_ns"
@@ -72,10 +71,8 @@ def percent(ratio: float) -> str:
 
 
 def _busy(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
-    rank, ratio = summary.core_wait() or (0, 0.0)
-    if ratio >= BUSY_RATIO:
+    if evidence := summary.core_wait_words:
         action = "Measure again where each rank has a core for itself: all times here hold the wait for one."
-        evidence = f"Rank {rank} was ready and had no core for {percent(ratio)} of its steps."
         threshold = f"a rank waits for a core at least {percent(BUSY_RATIO)} of its steps"
         yield Advice(BUSY, action, evidence, None, threshold)
 
@@ -113,14 +110,14 @@ def _transfer(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice
 
 
 def _host(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
-    threshold = f"host overhead is at least {percent(HOST_RATIO)} of a step"
+    threshold = f"no operator runs for at least {percent(HOST_RATIO)} of a step"
     fused = "" if summary.setting.is_fused or summary.is_own_model else " fused linear layers (--fused),"
     action = f"Do more in each operator: a larger batch,{fused} or a compiled model."
     for phase in summary.by_phase:
         most = max(phase, key=_host_ns)
         if (share := _host_ns(most) / most.wall.value) >= HOST_RATIO:
             evidence = f"No operator runs for {_part(most, _host_ns(most))} at rank {most.rank} (Python, dispatch)."
-            yield Advice("host overhead", action, evidence, share, threshold, most.phase)
+            yield Advice("no operator", action, evidence, share, threshold, most.phase)
 
 
 def _host_ns(each: PhaseSummary) -> float:

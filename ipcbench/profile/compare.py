@@ -51,10 +51,12 @@ class Comparison:
 
     Attributes:
         differences: setting or version → value in a and in b.
+        waits: that ranks of either waited for a core: a difference may be no more.
     """
 
     rows: tuple[Row, ...]
     differences: tuple[tuple[str, object, object], ...]
+    waits: tuple[str, ...]
     remarks: tuple[str, ...]
 
 
@@ -84,7 +86,11 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
         remarks.insert(0, f"They differ in more than time ({words}), which may be the reason of any difference.")
     if a.profile.ranks != b.profile.ranks:
         remarks.append("They have different ranks: parts and layers of one rank hold different shares of the model.")
-    return Comparison(tuple(_judged(row, len(rows), is_one) for row in rows), differences, tuple(remarks))
+    waits = [f"{name}: {said}" for name, side in (("a", first), ("b", second))
+             if (said := next(filter(None, (each.core_wait_words for each in side)), ""))]  # fmt: skip
+    if waits:
+        waits.append("All times of that run hold the wait, and so do the differences below.")
+    return Comparison(tuple(_judged(row, len(rows), is_one) for row in rows), differences, tuple(waits), tuple(remarks))
 
 
 def _repeated(first: Sequence[Summary], second: Sequence[Summary]) -> Iterator[Row]:

@@ -33,7 +33,7 @@ from ipcbench.profile.timing import flops
 from ipcbench.profile.timing.memory import measure
 from ipcbench.profile.timing.operators import operators
 from ipcbench.profile.timing.spans import Spans
-from ipcbench.util.clock import now_ns, run_queue_wait_ns
+from ipcbench.util.clock import longest_wait_ns, now_ns, run_queue_waits_ns
 
 _PREFILLS = 3
 _DECODES = 8
@@ -144,7 +144,7 @@ class Rank:
         for _, _, forward in self._steps():
             logits = forward()
             if logits is not None:
-                yield logits.float().cpu().numpy()
+                yield logits.detach().float().cpu().numpy()
 
     def iterate(self, source: Source | None, number: int) -> Profile:
         """Carry out the prompt and the decoding once, and return what was recorded.
@@ -208,7 +208,7 @@ class Rank:
         """Carry out one step, which all ranks begin together."""
         if self.world > 1:
             dist.barrier()
-        waited_ns, start_ns = run_queue_wait_ns(), now_ns()
+        waits, start_ns = run_queue_waits_ns(), now_ns()
         if source == "spans":
             self.recorder.begin(number, start_ns)
         forward()
@@ -216,8 +216,7 @@ class Rank:
             torch.cuda.synchronize(self.device)
         wall_ns = now_ns() - start_ns
         self.recorder.end()
-        waiting_ns = run_queue_wait_ns()
-        core_wait_ns = None if waited_ns is None or waiting_ns is None else waiting_ns - waited_ns
+        core_wait_ns = longest_wait_ns(waits, run_queue_waits_ns())
         return Step(self.rank, number, phase, position, source or "plain", start_ns, wall_ns, core_wait_ns)
 
     def _steps(self) -> Iterator[tuple[Phase, int, Forward]]:

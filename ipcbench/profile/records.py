@@ -75,7 +75,9 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     wall_ns: int
     """On a GPU until its last kernel has ended."""
     core_wait_ns: int | None = None
-    """For how long the rank's thread was ready in it and had no core; None if the system does not say."""
+    """For how long the rank's thread that waited the most was ready in it and had no core; None if the system does not
+    say.
+    """
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True):

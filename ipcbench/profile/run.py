@@ -34,6 +34,7 @@ from ipcbench.profile.model.plan import Plan, find_model
 from ipcbench.profile.records import Agreement, Profile, Setting, Unavailable
 from ipcbench.registry import get_backend
 from ipcbench.spec.checks import require_range
+from ipcbench.util.reference import is_reference
 
 INSTALL: Final = "pip install 'ipcbench[profile]'"
 INSTALL_CPU: Final = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
@@ -121,6 +122,10 @@ def resolved(setting: Setting) -> Setting:
         UnknownBackend, BackendUnavailable: there is no such transport, or not here.
     """
     plan = Plan.parse(setting.parallel)
+    if is_reference(setting.model):
+        setting = _of_own_model(setting)
+    if setting.micro_batches > 1 and "pp" not in setting.parallel:
+        raise ConfigError("--micro-batches", setting.micro_batches, "1 without a pipeline (--parallel ppN)")
     if not (Path(setting.model).is_dir() or ":" in setting.model):  # these may be of another shape
         plan.require(find_model(setting.model), setting)
     for name, most in _MOST.items():
@@ -139,6 +144,13 @@ def resolved(setting: Setting) -> Setting:
         if backend.capabilities.launcher == "inline":
             raise ConfigError("--transport", setting.transport, "a transport between processes")
     return setting
+
+
+def _of_own_model(setting: Setting) -> Setting:
+    """Return the setting of a model of the user's, which is called as it is: it has one phase."""
+    if setting.is_fused or setting.attention != "sdpa":
+        raise ConfigError("model", setting.model, "without --fused and --attn: it is called as it is")
+    return replace(setting, phases=("prefill",)) if "prefill" in setting.phases else setting
 
 
 def _no_nccl() -> str:

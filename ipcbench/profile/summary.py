@@ -20,6 +20,7 @@ from ipcbench.profile.records import Call, Operator, Phase, Profile, Setting, So
 from ipcbench.profile.timing.overhead import Overhead, overhead
 from ipcbench.stats.estimates import FloatArray
 from ipcbench.stats.figures import Figure, figure_of
+from ipcbench.util.units import format_significant
 
 HOST: Final = "host overhead"
 WAIT, TRANSFER, UNDIVIDED = COMMUNICATION = ("communication wait", "communication transfer", "communication")
@@ -34,6 +35,7 @@ _PHASES: Final[tuple[Phase, ...]] = ("prefill", "decode")
 _BLOCKS = frozenset(("root", "layer", OWN, *_BUCKET_OF))
 _OUTSIDE = "\0"
 """In the place of a path: within the step, but not within the model."""
+BUSY_RATIO: Final = 0.05
 _SLOW_RATIO = 1.1
 """A layer of one rank is named if it takes this many times what it takes at the others, or more."""
 
@@ -149,6 +151,13 @@ class Summary:
                 rank[:] = rank[0] + step.core_wait_ns, rank[1] + step.wall_ns
         shares = ((rank, waited / wall) for rank, (waited, wall) in waits.items() if wall)
         return max(shares, key=lambda each: each[1], default=None)
+
+    @property
+    def core_wait_words(self) -> str:
+        """Return that a rank waited much for a core; an empty text if none did."""
+        rank, ratio = self.core_wait() or (0, 0.0)
+        share = f"{format_significant(100 * ratio, 2)} %"
+        return f"Rank {rank} was ready and had no core for {share} of its steps." if ratio >= BUSY_RATIO else ""
 
     @property
     def is_own_model(self) -> bool:

@@ -7,7 +7,9 @@ the writer and by a reader can be subtracted. Between hosts it is not comparable
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections.abc import Mapping
 
 from ipcbench.errors import ConfigError
 
@@ -55,3 +57,18 @@ def run_queue_wait_ns(thread: str = "/proc/thread-self") -> int | None:
     except OSError:
         return None
     return int(words[1]) if len(words) == 3 and words[1].isdigit() else None
+
+
+def run_queue_waits_ns() -> dict[str, int]:
+    """Return thread → for how long it has been ready to run without a core, in ns; of all threads of this process."""
+    try:
+        threads = os.listdir("/proc/self/task")
+    except OSError:
+        return {}
+    waits = {each: run_queue_wait_ns(f"/proc/self/task/{each}") for each in threads}
+    return {thread: waited_ns for thread, waited_ns in waits.items() if waited_ns is not None}
+
+
+def longest_wait_ns(before: Mapping[str, int], after: Mapping[str, int]) -> int | None:
+    """Return how long the thread waited for a core that waited the most in between; None if the system does not say."""
+    return max((waited_ns - before.get(thread, 0) for thread, waited_ns in after.items()), default=None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import ipcbench
 from ipcbench.machine import describe as machine
 from ipcbench.machine.cgroup import cpu_quota_cores, memory_limit_bytes, throttled_s
 from ipcbench.machine.describe import ConditionsProbe, describe_machine, describe_versions, usable_cores
-from ipcbench.util.clock import run_queue_wait_ns
+from ipcbench.util.clock import longest_wait_ns, run_queue_wait_ns, run_queue_waits_ns
 
 CPUINFO = "processor\t: 0\nmodel name\t: Example CPU @ 3 GHz\nflags\t\t: fpu hypervisor sse\n"
 STAT = "cpu  {user} 0 100 900 0 0 0 {steal} 7 7\ncpu0 1 2 3\n"
@@ -178,6 +179,19 @@ def test_the_run_s_own_processes_are_not_others(tmp_path: Path) -> None:
 def test_waiting_for_a_core(tmp_path: Path, text: str, waited: int | None) -> None:
     assert run_queue_wait_ns(f"{host(tmp_path, {'schedstat': text})}") == waited
     assert run_queue_wait_ns(f"{tmp_path}/absent") is None
+
+
+def test_of_several_threads_the_one_that_waited_the_most_counts() -> None:
+    assert longest_wait_ns({"1": 5, "2": 9, "4": 100}, {"1": 7, "2": 10, "3": 4}) == 4  # 3 is new, 4 has ended
+    assert longest_wait_ns({"1": 5}, {}) is None
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    try:
+        assert {str(thread.native_id), str(os.getpid())} <= run_queue_waits_ns().keys()
+    finally:
+        done.set()
+        thread.join()
 
 
 def test_conditions_of_this_machine() -> None:

@@ -13,7 +13,7 @@ from ipcbench.harness.worker import Worker
 from ipcbench.profile.comm.collectives import Bytes, Fold, Team, folding
 from ipcbench.profile.comm.mesh import Mesh
 from ipcbench.replay.work import BY_TIME, Work
-from ipcbench.util.clock import now_ns
+from ipcbench.util.clock import longest_wait_ns, now_ns, run_queue_waits_ns
 
 _REPEATS = 8
 _ADD_FLOATS, _ADD_BYTES = folding(np.add, np.float32), folding(np.add, np.uint8)
@@ -110,8 +110,10 @@ def join(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def play(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
-    """Carry out this rank's calls; answers with the begin and end of each step."""
-    return {"times_ns": [_of(worker).step(calls, rest) for calls, rest in request["programs"][worker.index]]}
+    """Carry out this rank's calls; answers with the begin and end of each step, and how long it waited for a core."""
+    waits = run_queue_waits_ns()
+    times_ns = [_of(worker).step(calls, rest) for calls, rest in request["programs"][worker.index]]
+    return {"times_ns": times_ns, "core_wait_ns": longest_wait_ns(waits, run_queue_waits_ns()) or 0}
 
 
 def measure(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:

@@ -44,7 +44,7 @@ _Program: TypeAlias = list[tuple[list[_Row], int]]
 """Of one rank: the calls of each step, and ns of work after the last."""
 _Programs: TypeAlias = list[_Program]
 """Of all ranks."""
-_Turn: TypeAlias = Callable[[str, _Programs], tuple[float, float]]
+_Turn: TypeAlias = Callable[[str, _Programs], tuple[float, float, float]]
 
 
 @dataclass(slots=True)
@@ -54,11 +54,13 @@ class OverTransport:
     Attributes:
         walls_ns: all steps, each from the first rank's begin to the last one's end.
         predicted_ns: the same by the table.
+        core_waits: shares of that in which the rank that waited the most was ready, and had no core.
         failure: why there is nothing more.
     """
 
     walls_ns: list[float] = field(default_factory=list)
     predicted_ns: list[float] = field(default_factory=list)
+    core_waits: list[float] = field(default_factory=list)
     failure: str = ""
 
     @property
@@ -96,6 +98,11 @@ class Replayed:
     def is_claim(self) -> bool:
         """Return whether there were enough rounds to say anything of what differs."""
         return all(len(each.walls_ns) >= MIN_CLAIM_ROUNDS for each in self.transports.values() if not each.failure)
+
+    @property
+    def core_waits(self) -> Mapping[str, float]:
+        """Return transport → the share of its replay, the median of its rounds, in which a rank had no core."""
+        return {name: float(np.median(each.core_waits)) for name, each in self.transports.items() if each.core_waits}
 
 
 def replay(
@@ -154,7 +161,7 @@ def _in_turns(
             part, index = more, 0
             say(f"{_calls_count(part):,} of {_calls_count(programs):,} calls are replayed")
             for each in done.values():
-                each.walls_ns, each.predicted_ns = [], []
+                each.walls_ns, each.predicted_ns, each.core_waits = [], [], []
         while index < rounds:
             spent_s = time.monotonic() - began_s
             if index and spent_s * (index + 1) / index > budget_s:
@@ -171,13 +178,14 @@ def _round(programs: _Programs, done: Mapping[str, OverTransport], index: int, t
     random.Random(index).shuffle(names)  # noqa: S311 - an order, not a secret
     for name in names:
         try:
-            wall_ns, predicted_ns = turn(name, programs)
+            wall_ns, predicted_ns, core_wait = turn(name, programs)
         except IpcbenchError as error:
             done[name].failure = str(error)
             say(f"warning: {name} failed: {error}")
             continue
         done[name].walls_ns.append(wall_ns)
         done[name].predicted_ns.append(predicted_ns)
+        done[name].core_waits.append(core_wait)
         say(f"round {index + 1}  {name}  {wall_ns / 1e6:.3f} ms")
 
 
@@ -274,8 +282,10 @@ def _require_members(calls: Sequence[Call], world: int) -> None:
             raise ConfigError("profile", f"{said} in step {step}", "one with the calls of all ranks")
 
 
-def _turn(run_dir: RunDir, switchboard: Switchboard, name: str, programs: _Programs) -> tuple[float, float]:
-    """Replay once over a transport, in fresh processes; return what it took, and what the table predicts."""
+def _turn(run_dir: RunDir, switchboard: Switchboard, name: str, programs: _Programs) -> tuple[float, float, float]:
+    """Replay once over a transport, in fresh processes; return what it took, what the table predicts, and the share of
+    the time in which a rank had no core.
+    """
     rows = [row for program in programs for calls, _ in program for row in calls]
     asked = _ladder(rows)
     world, largest = len(programs), max(row[2] for row in rows)
@@ -294,7 +304,8 @@ def _turn(run_dir: RunDir, switchboard: Switchboard, name: str, programs: _Progr
         times[op, ranks][size] = max(each for each in known if each is not None)
     tables = {kind: LatencyTable(tuple(each), tuple(each.values())) for kind, each in times.items()}
     predicted = sum(_predict([program[place] for program in programs], tables) for place in range(len(programs[0])))
-    return float(wall_ns), predicted
+    core_wait_ns = max(answer["core_wait_ns"] for answer in answers.values())
+    return float(wall_ns), predicted, min(1.0, core_wait_ns / wall_ns)  # it waits between steps, too
 
 
 def _ladder(rows: Sequence[_Row]) -> list[tuple[str, tuple[int, ...], int]]:

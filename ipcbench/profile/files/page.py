@@ -9,7 +9,7 @@ from ipcbench.profile.advice import Advice, percent
 from ipcbench.profile.files import tables
 from ipcbench.profile.files.documents import LIMITS, METHOD
 from ipcbench.profile.files.plots import color_number
-from ipcbench.profile.records import Unavailable
+from ipcbench.profile.records import Setting, Unavailable
 from ipcbench.profile.summary import WAIT, Summary
 from ipcbench.render.charts import Axis, Chart, ChartGroup, Point, Series, shown_name
 from ipcbench.render.page import Badge, Headline, render_page
@@ -54,11 +54,15 @@ def profile_html(summary: Summary, advice: Sequence[Advice], missing: Sequence[U
         labels={key: word(key, "en") for key in LABELS} | {"footer": "Made by ipcbench from profile.json."},
         sections=[*((key, key.capitalize()) for key, *_ in shown), ("reproduce", word("reproduce", "en"))],
         title=printable(setting.model) if setting else "Calls of another tool",
-        subtitle=setting and f"{setting.parallel} over {setting.transport}, batch {setting.batch}, {setting.dtype}",
+        subtitle=setting and f"{_ranks_words(setting)}, batch {setting.batch}, {setting.dtype}",
         badges=_badges(summary, missing),
         parts=shown,
         command=command,
     )
+
+
+def _ranks_words(setting: Setting) -> str:
+    return "one process" if setting.parallel == "none" else f"{setting.parallel} over {setting.transport}"
 
 
 def _badges(summary: Summary, missing: Sequence[Unavailable]) -> list[Badge]:

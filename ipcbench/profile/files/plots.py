@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from ipcbench.profile.files.tables import memory_by_leaf
+from ipcbench.profile.files.tables import memory_by_module
 from ipcbench.profile.records import SweepPoint
 from ipcbench.profile.summary import BUCKETS, COMMUNICATION, HOST, OTHER, OWN, PhaseSummary, Summary
 from ipcbench.render.figures import log_scale, new_figure
@@ -153,14 +153,16 @@ def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
     _stacked(panels[0], [f"rank {each.rank}" for each in ranks], known | {"rest of the peak RSS": rest}, summary)
     panels[0].set_ylabel("MB", color=MUTED)
     panels[0].legend(loc="upper left", bbox_to_anchor=(0.0, -0.08), ncols=2, frameon=False, fontsize=9)
-    leaves = sorted(memory_by_leaf(summary).items(), key=lambda item: max(size or 0 for size in item[1]))[-_MOST_BARS:]
+    leaves = sorted(memory_by_module(summary).items(), key=lambda item: max(size or 0 for size in item[1]))[
+        -_MOST_BARS:
+    ]
     for place, each in enumerate(ranks):
         known_mb = [(row, size / 1e6) for row, (_, sizes) in enumerate(leaves) if (size := sizes[place]) is not None]
         rows = [row + 0.6 * (place + 0.5) / len(ranks) - 0.3 for row, _ in known_mb]
         height, color = 0.6 / len(ranks), series_style(place).light
         panels[1].barh(rows, [size for _, size in known_mb], height, label=f"rank {each.rank}", color=color)
     panels[1].set_yticks(range(len(leaves)), [shortened(path, 26) for path, _ in leaves])
-    panels[1].set_xlabel("MB while it ran, modules without others in them", color=MUTED)
+    panels[1].set_xlabel("MB while it ran", color=MUTED)
     panels[1].legend(frameon=False, fontsize=9, loc="lower right")
     return figure
 

@@ -192,7 +192,11 @@ def _name(point: SweepPoint) -> tuple[str, ...]:
     values = point.values
     if point.sweep == "bandwidth":
         what = [str(values[key]) for key in ("what", "direction") if values.get(key)]
-        return str(values.get("transport", "")), " ".join(what), format_bytes(int(values.get("bytes", 0)))
+        return (
+            str(values.get("transport", "")),
+            " ".join(what),
+            format_bytes(int(values["bytes"])) if values.get("bytes") else "",
+        )
     return case_words(point), *(f"{name} {values[key]}" for key, name in _NAMES.items())
 
 

@@ -33,6 +33,7 @@ _MOST_BLOCKS = 8
 _MOST_ADVICE = 3
 _SCREEN_LINES = 30
 _UNITS_NS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}
+_MORE_RATIO = 1.5
 _MOST_RATIO = 0.5
 """A part is most of a step above it."""
 
@@ -232,21 +233,32 @@ def memory_table(summary: Summary) -> Table:
 
 
 def module_table(summary: Summary) -> Table:
-    """Return by how much the memory of each rank grows in each module that has no other within it."""
+    """Return by how much the memory of each rank grows in each module of `memory_by_module`."""
     ranks = summary.profile.memory
     rows = [
-        (printable(path), *(number(value, 1e6) for value in values)) for path, values in memory_by_leaf(summary).items()
+        (printable(path), *(number(value, 1e6) for value in values))
+        for path, values in memory_by_module(summary).items()
     ]
     heads = ["module", *(f"rank {each.rank}" for each in ranks)]
     return Table("Memory while a module runs, MB", make_columns(heads), tuple(rows))
 
 
-def memory_by_leaf(summary: Summary) -> dict[str, list[int | None]]:
-    """Return path → bytes at each rank, of modules that have no other within them."""
+def memory_by_module(summary: Summary) -> dict[str, list[int | None]]:
+    """Return path → bytes at each rank, of modules that have no other within them, and of those that take clearly more
+    than all of these in them.
+    """
     ranks = summary.profile.memory
     paths = dict.fromkeys(path for each in ranks for path in each.layers)
     around = {path[:place] for path in paths for place, sign in enumerate(path) if sign == "."}
-    return {path: [each.layers.get(path) for each in ranks] for path in paths if path not in around}
+    leaves = [path for path in paths if path not in around]
+
+    def takes_more(path: str) -> bool:
+        inside = [leaf for leaf in leaves if leaf.startswith(f"{path}." if path else "")]
+        return any(
+            each.layers.get(path, 0) > _MORE_RATIO * sum(each.layers.get(leaf, 0) for leaf in inside) for each in ranks
+        )
+
+    return {path: [each.layers.get(path) for each in ranks] for path in paths if path not in around or takes_more(path)}
 
 
 def tables_of(summary: Summary) -> dict[str, Table]:
@@ -285,11 +297,17 @@ def comparison_lines(comparison: Comparison, most_rows: int = 30) -> list[str]:
     heads = ["figure", "a, ms", "b, ms", "b / a", "b is"]
     table = Table("b against a", make_columns(heads, left=(0, 4)), tuple(shown))
     different = [row.is_claim for row in rows if row.verdict != "no clear difference"]
-    said = f"{sum(different)} of {len(rows)} figures differ clearly."
+    said = " ".join([*comparison.waits, f"{sum(different)} of {len(rows)} figures differ clearly."])
     if within := len(different) - sum(different):
         said += f" {within} more differ within these runs, which may be how one run differs from the next."
     rest = [f"{len(rows) - most_rows} more rows are not shown."] if len(rows) > most_rows else []
-    return [*paragraphs([said], WIDTH), "", *aligned(table), *rest, *paragraphs(comparison.remarks, WIDTH)]
+    return [
+        *paragraphs([said], WIDTH),
+        "",
+        *aligned(table),
+        *rest,
+        *paragraphs(comparison.remarks, WIDTH),
+    ]
 
 
 def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:

@@ -30,10 +30,12 @@ class Overhead:
 
     @property
     def is_resolved(self) -> bool:
-        """Return whether it can be told from nothing, or its interval is at least not wider than the claim."""
+        """Return whether it can be told from nothing, or its interval is at least not wider than the claim. Below
+        nothing, it is how the machine changed: spans save no time.
+        """
         if self.ratio is None:
             return False
-        return not self.ratio.low <= 0.0 <= self.ratio.high or self.ratio.high - self.ratio.low <= self.claim_ratio
+        return self.ratio.low > 0.0 or self.ratio.high - self.ratio.low <= self.claim_ratio
 
 
 def overhead(plain_ns: Sequence[float], spans_ns: Sequence[float]) -> Overhead:

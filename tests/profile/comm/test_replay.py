@@ -9,7 +9,7 @@ from ipcbench.cli.profile_traffic import replay_lines
 from ipcbench.diagnose.synth import split_calls
 from ipcbench.errors import ConfigError, TrialError
 from ipcbench.models import PRESETS
-from ipcbench.profile.comm.replay import _predict, _whole, replay
+from ipcbench.profile.comm.replay import OverTransport, Replayed, _predict, _whole, replay
 from ipcbench.profile.comm.synth import planned
 from ipcbench.profile.model.plan import Plan, find_model
 from ipcbench.profile.records import Call, Profile, Setting, Step
@@ -46,12 +46,22 @@ def test_a_replay_needs_three_rounds_to_claim_anything() -> None:
     assert done.is_claim
     assert done.recorded_ns is None
     for each in done.transports.values():
+        assert all(0 <= share <= 1 for share in each.core_waits)
+        assert len(each.core_waits) == 3
         assert each.measured is not None
         assert each.predicted is not None
         assert 0 < each.measured.low <= each.measured.estimate
     single = replay(_plan("pp2"), ["shm"], rounds=1)
     assert not single.is_claim
     assert single.transports["shm"].measured is None
+
+
+def test_a_replay_beside_which_ranks_had_no_core_says_so() -> None:
+    over = OverTransport([1e6] * 3, [1e6] * 3, [0.02, 0.4, 0.3])
+    quiet = OverTransport([2e6] * 3, [1e6] * 3, [0.0, 0.9, 0.01])
+    said = " ".join(" ".join(replay_lines(Replayed({"shm": over, "pipe": quiet}, None, 4, 4, 1, 1, {}))).split())
+    assert "Over shm, a rank was ready and had no core for 30 % of the replay" in said
+    assert "Over pipe" not in said
 
 
 def test_ranks_that_mpi_starts_replay_too() -> None:

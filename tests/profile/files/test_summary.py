@@ -10,8 +10,8 @@ import pytest
 from ipcbench.errors import ConfigError
 from ipcbench.profile.advice import BUSY, advise
 from ipcbench.profile.compare import compare
-from ipcbench.profile.files.tables import comparison_lines, screen, verdict
-from ipcbench.profile.records import Agreement, Profile, Setting, SweepPoint
+from ipcbench.profile.files.tables import comparison_lines, module_table, screen, verdict
+from ipcbench.profile.records import Agreement, Memory, Profile, Setting, SweepPoint
 from ipcbench.profile.summary import HOST, TRANSFER, UNDIVIDED, WAIT, Part, PhaseSummary, Summary, summarize
 from ipcbench.stats.estimates import Interval
 from ipcbench.stats.figures import figure_of
@@ -130,7 +130,17 @@ def test_a_busy_machine_is_said_before_all_that_it_may_have_caused() -> None:
     assert (first.rule, first.gain_ratio) == (BUSY, None)
     assert first.evidence == "Rank 1 was ready and had no core for 10 % of its steps."
     assert first.evidence in verdict(summary, advise(summary))
+    said = " ".join(" ".join(comparison_lines(compare([summarize(made)], [summary]))).split())
+    assert said.startswith(f"b: {first.evidence} All times of that run hold the wait")
     assert summarize(made).core_wait() is None
+
+
+def test_memory_that_a_layer_takes_outside_of_its_modules_is_shown() -> None:
+    sizes = {"layers.0": 3_000, "layers.0.mlp": 2_000, "layers.0.attn": 1_000, "layers.1": 10**8, "layers.1.mlp": 2_000}
+    made = replace(built(), memory=(Memory(0, 1, 1, 1, 1, sizes),))
+    rows = dict(module_table(summarize(made)).rows)
+    assert {*rows} == {"layers.0.mlp", "layers.0.attn", "layers.1", "layers.1.mlp"}
+    assert rows["layers.1"] == "100"
 
 
 def test_a_clock_that_is_not_known_well_leaves_communication_undivided() -> None:

@@ -58,6 +58,9 @@ def test_without_torch_a_run_says_how_to_get_it(
         (("--phase", "predecode"), "prefill"),
         (("--seq", "0"), "--seq"),
         (("--model", "qwen3-tny"), "qwen3-tiny"),
+        (("--parallel", "tp2", "--batch", "2", "--micro-batches", "2"), "1 without a pipeline"),
+        (("--model", "own:model", "--fused"), "without --fused"),
+        (("--model", "own:model", "--attn", "eager"), "without --fused and --attn"),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -67,6 +70,22 @@ def test_bad_input_gets_one_line(
     assert main(["profile", "run", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
+
+
+@pytest.mark.parametrize("command", [("replay", "none"), ("sweep", "parallel")])
+@pytest.mark.parametrize("rounds", ["0", "-1"])
+def test_at_least_one_round_is_asked_for(
+    command: tuple[str, ...], rounds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["profile", *command, "--rounds", rounds]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"--rounds: {rounds} is not valid" in line
+
+
+def test_what_has_no_size_is_named_without_one() -> None:
+    values = {"what": "peer to peer", "transport": "cuda"}
+    lines = sweep_lines([SweepPoint("bandwidth", values, status="unavailable", reason="2 GPUs")])
+    assert "unavailable: 2 GPUs: cuda: peer to peer." in "\n".join(lines)
 
 
 @pytest.mark.parametrize("command", [("run",), ("sweep", "bandwidth")])
@@ -146,7 +165,7 @@ def test_a_figure_of_few_rounds_has_no_interval() -> None:
 
 def test_the_example_adds_a_bucket_a_metric_and_a_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
-    command = ["profile", "run", "--model", "own:model", "--phase", "prefill", "--import", "own", *SHORT]
+    command = ["profile", "run", "--model", "own:model", "--import", "own", *SHORT]
     (tmp_path / "t").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "t"))
     _ipcbench([*command, "--out", str(tmp_path / "out")], cwd=EXAMPLE)

@@ -10,8 +10,8 @@ from ipcbench.profile.timing.overhead import overhead
 
 @pytest.mark.parametrize(
     ("added", "noise", "is_resolved"),
-    [(0.0, 0.1, False), (0.0, 0.0005, True), (0.2, 0.02, True)],
-    ids=["lost in the noise", "nothing, for sure", "found"],
+    [(0.0, 0.1, False), (0.0, 0.0005, True), (0.2, 0.02, True), (-0.2, 0.02, False)],
+    ids=["lost in the noise", "nothing, for sure", "found", "a gain, which spans cannot bring"],
 )
 def test_it_is_resolved_where_the_interval_says_something(added: float, noise: float, is_resolved: bool) -> None:
     generator = np.random.default_rng(5)
