@@ -74,8 +74,6 @@ class Model:
         heads, groups = self.num_attention_heads, self.num_key_value_heads
         if heads % groups:
             raise ConfigError("num_key_value_heads", groups, f"a divisor of num_attention_heads, {heads}")
-        if self.head_dim % 2:
-            raise ConfigError("head_dim", self.head_dim, "an even number: positions turn its elements in pairs")
 
     @property
     def query_size(self) -> int:

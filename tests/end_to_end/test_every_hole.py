@@ -33,7 +33,7 @@ LINES = (REFERENCE / TRIALS_FILE).read_text(encoding="utf-8").splitlines(keepend
 SPECS = [json.loads(line)["spec"] for line in LINES]
 FIELDS = ("backend", "payload_bytes", "mode")
 SEED = 20261122
-CI_SHARE = 60
+CI_SHARE = 150
 """One in so many is tried without the mark `soak`."""
 
 Lines = Iterable[str]

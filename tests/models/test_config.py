@@ -122,7 +122,6 @@ def test_an_architecture_alone_is_enough(tmp_path: Path) -> None:
         ({"vocab_size": 10**30}, "vocab_size"),
         ({"num_hidden_layers": -1}, "num_hidden_layers"),
         ({"head_dim": []}, "head_dim"),
-        ({"head_dim": 15}, "head_dim"),
         ({"tie_word_embeddings": "yes"}, "tie_word_embeddings"),
     ],
 )

@@ -116,7 +116,9 @@ class Plan:
         return setting.micro_batches if self.pp > 1 else 1
 
     def require(self, model: Model, setting: Setting) -> None:
-        """Raise ConfigError unless the degrees divide the model, and the micro-batches the batch."""
+        """Raise ConfigError unless the model can be run, the degrees divide it, and the micro-batches the batch."""
+        if model.head_dim % 2:
+            raise ConfigError("head_dim", model.head_dim, "an even number: positions turn its elements in pairs")
         for field, size in (
             ("num_attention_heads", model.num_attention_heads),
             ("num_key_value_heads", model.num_key_value_heads),

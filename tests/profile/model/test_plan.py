@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from ipcbench.errors import ConfigError
@@ -64,3 +66,8 @@ def test_presets_are_found_by_name() -> None:
     assert find_model("qwen3-0.6b") == PRESETS["qwen3-0.6b"]
     with pytest.raises(ConfigError, match="did you mean 'qwen3-tiny'"):
         find_model("qwen3-tinny")
+
+
+def test_positions_need_heads_of_an_even_size() -> None:
+    with pytest.raises(ConfigError, match=r"head_dim: 15 .*even"):
+        Plan().require(replace(find_model("qwen3-tiny"), head_dim=15), Setting(model="qwen3-tiny"))
