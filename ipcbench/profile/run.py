@@ -122,7 +122,7 @@ def resolved(setting: Setting) -> Setting:
         UnknownBackend, BackendUnavailable: there is no such transport, or not here.
     """
     plan = Plan.parse(setting.parallel)
-    if is_reference(setting.model):
+    if is_reference(setting.model) and not Path(setting.model).exists():
         setting = _of_own_model(setting)
     if setting.micro_batches > 1 and "pp" not in setting.parallel:
         raise ConfigError("--micro-batches", setting.micro_batches, "1 without a pipeline (--parallel ppN)")

@@ -301,13 +301,7 @@ def comparison_lines(comparison: Comparison, most_rows: int = 30) -> list[str]:
     if within := len(different) - sum(different):
         said += f" {within} more differ within these runs, which may be how one run differs from the next."
     rest = [f"{len(rows) - most_rows} more rows are not shown."] if len(rows) > most_rows else []
-    return [
-        *paragraphs([said], WIDTH),
-        "",
-        *aligned(table),
-        *rest,
-        *paragraphs(comparison.remarks, WIDTH),
-    ]
+    return [*paragraphs([said], WIDTH), "", *aligned(table), *rest, *paragraphs(comparison.remarks, WIDTH)]
 
 
 def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
