@@ -26,6 +26,7 @@ from ipcbench.spec import NAME_PREFIX
 from ipcbench.testing.agents.client import until
 from ipcbench.testing.conformance import shared_pools
 from ipcbench.testing.leaks import descriptors, files, traces
+from tests import selection
 
 _FADING_S = 60.0
 """How long a test's remains may take to go: libraries close in the background, other runs on the host come and go."""
@@ -44,10 +45,31 @@ _TOKEN = secrets.token_hex(3)
 _NUMBERS = itertools.count(1)
 
 
-def pytest_configure() -> None:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("ipcbench", "which tests run")
+    group.addoption("--changed", action="store_true", help="not those of which nothing has changed since they passed")
+    group.addoption("--record", action="store_true", help="all, and write down which passed")
+
+
+def pytest_configure(config: pytest.Config) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     # A shell's background job ignores Ctrl-C, and so would every process that the tests start and then interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if config.getoption("record") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(selection.Recorder(config))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out test modules of which nothing has changed, if that is wanted."""
+    if config.getoption("changed"):
+        left_out = selection.unchanged({_module(item) for item in items})
+        config.hook.pytest_deselected(items=[item for item in items if _module(item) in left_out])
+        items[:] = [item for item in items if _module(item) not in left_out]
+
+
+def _module(item: pytest.Item) -> str:
+    return item.nodeid.partition("::")[0]
 
 
 def pytest_sessionfinish() -> None:

@@ -17,7 +17,7 @@ from ipcbench.results.model import Floor
 from ipcbench.util.clock import now_ns
 from ipcbench.workload.message import SEQUENCE, TRAILER_BYTES, Outgoing, Phase, body_matches
 
-_MESSAGES = 20_000
+_MESSAGES = 5_000
 _FEW_MESSAGES = 50 * RUN
 _REPEATS = 5
 _CLOCK_READINGS = 20_000
@@ -145,7 +145,7 @@ def _echo_ns(echo: subprocess.Popen[bytes]) -> Iterator[int]:
 
 
 def measure_floor(sizes: Iterable[int] = ()) -> Floor:
-    """Measure the floor in about 0.3 s, in this process and one that echoes bytes.
+    """Measure the floor in about 0.2 s, in this process and one that echoes bytes.
 
     Args:
         sizes: payload sizes in bytes for which to measure the bandwidth of memory copies.

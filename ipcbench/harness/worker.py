@@ -14,13 +14,12 @@ from functools import cache
 from importlib import import_module
 from pathlib import Path
 from select import select
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ipcbench.backend import Address, Backend, Endpoint
 from ipcbench.errors import IpcbenchError
 from ipcbench.harness.clocks import clock_identity
 from ipcbench.harness.floor import own_loop_ns
-from ipcbench.harness.patterns.calls import Calling, Serving
 from ipcbench.harness.patterns.parts import Offering, Taken, Taking
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
 from ipcbench.harness.placement import ping_pong_ns
@@ -33,6 +32,9 @@ from ipcbench.util.clock import now_ns
 from ipcbench.workload.codec import get_codec
 from ipcbench.workload.message import Outgoing, Phase
 from ipcbench.workload.payload import build
+
+if TYPE_CHECKING:
+    from ipcbench.harness.patterns.calls import Calling, Serving
 
 _KEPT_SIZE = 20_000
 """Largest size, entries or bytes, whose encoded payloads are kept for the next trial."""
@@ -131,6 +133,8 @@ class Worker:
 
     def _open_calls(self, backend: Backend, there: Address, plan: Plan, request: dict[str, Any]) -> Serving | Calling:
         """Open the server of an rpc trial, or a client; the first one has a pair of plain channels to the server."""
+        from ipcbench.harness.patterns.calls import Calling, Serving  # with NumPy, which no other worker needs
+
         (back,) = (Address.from_dict(values) for values in request["back"])
         if not self.index:
             ends = self.hold(backend.open_reader(there, 0)), self.hold(backend.open_writer(back))
@@ -146,20 +150,17 @@ class Worker:
         part = self._pattern_part
         _stop_collecting()
         window = request["begin_ns"], request["window_ns"], request["rate_per_s"]
-        if isinstance(part, Calling):
-            return asdict(part.offer(*window))
-        assert isinstance(part, Offering)  # noqa: S101 - the coordinator knows who writes
-        return asdict(part.offer(*window, Phase(request["phase"])))
+        if isinstance(part, Offering):
+            return asdict(part.offer(*window, Phase(request["phase"])))
+        return asdict(cast("Calling", part).offer(*window))  # the coordinator knows who calls
 
     def _alone(self, request: dict[str, Any]) -> dict[str, Any]:
         """Call an rpc server alone, in turns with plain round trips."""
-        assert isinstance(self._pattern_part, Calling)  # noqa: S101 - the coordinator knows who calls
         _stop_collecting()
-        return self._pattern_part.alone(request["window_ns"])
+        return cast("Calling", self._pattern_part).alone(request["window_ns"])
 
     def _echo_plain(self, _: dict[str, Any]) -> dict[str, Any]:
-        assert isinstance(self._pattern_part, Serving)  # noqa: S101 - the coordinator knows who serves
-        self._pattern_part.echo()
+        cast("Serving", self._pattern_part).echo()
         return {}
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +213,7 @@ class Worker:
         return {}
 
     def _finish(self, _: dict[str, Any]) -> dict[str, Any]:
-        if isinstance(self._pattern_part, Offering | Serving | Calling):
+        if self._pattern_part is not None and not isinstance(self._pattern_part, Taking):
             gc.enable()
             return self._pattern_part.finish()
         outcome = self._any_part().finish()

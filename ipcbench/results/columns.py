@@ -7,7 +7,6 @@ import zipfile
 import zlib
 from array import array
 from collections.abc import Mapping
-from io import BytesIO
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
@@ -21,6 +20,10 @@ Column: TypeAlias = "array[int] | npt.NDArray[np.int64]"
 
 _NAME = re.compile(r"[a-z0-9_.-]{1,100}")
 _SUFFIX = ".npy"
+_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '<i8', 'fortran_order': False, 'shape': \((\d{1,12}),\), \} *\n", re.DOTALL
+)
+"""As `numpy.lib.format.write_array` writes it; its own reader takes 0.2 ms a column, and a run has some thousand."""
 _MAX_FILE_BYTES = 2**30
 _MAX_COLUMNS = 10_000
 _MAX_COLUMN_BYTES = 2**24
@@ -81,11 +84,7 @@ def _read_archive(archive: zipfile.ZipFile, endings: tuple[str, ...]) -> dict[st
 def _column(data: bytes) -> npt.NDArray[np.int64]:
     import numpy as np
 
-    file = BytesIO(data)
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"column of format {version}")
-    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    if dtype != np.dtype("<i8") or len(shape) != 1 or shape[0] * 8 != len(data) - file.tell():
-        raise ValueError(f"a column is {dtype} of shape {shape}")
-    return np.frombuffer(data, dtype="<i8", offset=file.tell()).astype(np.int64)
+    header = _HEADER.match(data)
+    if header is None or int(header[1]) * 8 != len(data) - header.end():
+        raise ValueError("a column is not of 64-bit integers, or not of the length that it declares")
+    return np.frombuffer(data, dtype="<i8", offset=header.end()).astype(np.int64)

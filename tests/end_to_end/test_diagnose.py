@@ -354,8 +354,8 @@ LADDER = ("--model", "config.json", "--ladder", "--seq", "4", "--rounds", "1", "
     "arguments",
     [
         ("trace", *QUICK, "--against", "trace", "--sample", "good.log"),
-        ("good.log", *QUICK, "--sample", "good.log"),
-        ("planned", *QUICK),
+        pytest.param(("good.log", *QUICK, "--sample", "good.log"), marks=pytest.mark.soak),
+        pytest.param(("planned", *QUICK), marks=pytest.mark.soak),
         LADDER,
     ],
     ids=["both sides", "log", "planned", "ladder"],
@@ -388,7 +388,7 @@ def test_the_calls_of_a_known_model_are_others(shell: Shell) -> None:
     assert report.returncode == 0, report.stderr
 
 
-@pytest.mark.parametrize("form", ["text", "markdown", "csv"])
+@pytest.mark.parametrize("form", ["text", pytest.param("markdown", marks=pytest.mark.soak), "csv"])
 def test_the_ladder_lacks_stages_in_a_format(prepared: Shell, form: str) -> None:
     done = prepared("diagnose", *LADDER, "--format", form)
     assert done.returncode == 0, done.stderr

@@ -7,13 +7,12 @@ import json
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 from ipcbench.analysis.charts.groups import chart_groups
 from ipcbench.analysis.compare import render as compare_render
@@ -27,16 +26,14 @@ from ipcbench.cli.output import print_tables
 from ipcbench.errors import IpcbenchError
 from ipcbench.results.store import INFO_FILE, TRIALS_FILE, Run, load_run
 from tests.end_to_end.shell import ROOT
+from tests.selection import one_in
 
 REFERENCE = ROOT / "results" / "reference"
 LINES = (REFERENCE / TRIALS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
 SPECS = [json.loads(line)["spec"] for line in LINES]
 FIELDS = ("backend", "payload_bytes", "mode")
-SEED = 20261122
-CI_SHARE = 150
-"""One in so many is tried without the mark `soak`."""
 
-Lines = Iterable[str]
+Lines = Sequence[str]
 
 
 def without(**lacking: Any) -> Lines:
@@ -54,15 +51,6 @@ def holes() -> list[dict[str, Any]]:
             hole = {name: spec[name] for place, name in enumerate(FIELDS) if chosen >> place & 1}
             found[tuple(hole.items())] = hole
     return list(found.values())
-
-
-def with_a_share_for_ci(cases: Sequence[Any], name: Callable[[Any], str]) -> list[ParameterSet]:
-    """Return the cases as parameters: all have the mark `soak`, but for a share and the first three."""
-    share = {0, 1, 2, *random.Random(SEED).sample(range(len(cases)), len(cases) // CI_SHARE)}
-    return [
-        pytest.param(case, id=name(case), marks=() if number in share else pytest.mark.soak)
-        for number, case in enumerate(cases)
-    ]
 
 
 @pytest.fixture(scope="module")
@@ -98,18 +86,18 @@ def read(tmp_path: Path, reference: Run) -> Callable[[Lines], None]:
         assert recommend(run, question, summary=made.summary).text()
         assert compare_render.as_text(compare_runs(reference, run, gate_ratio=0.1), gates=True)
         assert compare_render.as_markdown(compare_runs(run, reference))
-        for export in EXPORTERS.values():
+        for name in random.Random(len(lines)).sample(sorted(EXPORTERS), 2):
             with suppress(IpcbenchError):
-                export(run)
+                EXPORTERS[name](run)
 
     return check
 
 
-@pytest.mark.parametrize("count", with_a_share_for_ci(range(len(LINES) + 1), str))
+@pytest.mark.parametrize("count", one_in(150, range(len(LINES) + 1)))
 def test_a_run_that_ended_after_so_many_trials(count: int, read: Callable[[Lines], None]) -> None:
     read(LINES[:count])
 
 
-@pytest.mark.parametrize("hole", with_a_share_for_ci(holes(), lambda hole: "-".join(map(str, hole.values()))))
+@pytest.mark.parametrize("hole", one_in(50, holes(), lambda hole: "-".join(map(str, hole.values()))))
 def test_a_run_that_lacks(hole: dict[str, Any], read: Callable[[Lines], None]) -> None:
     read(without(**hole))

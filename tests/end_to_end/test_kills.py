@@ -25,6 +25,7 @@ from ipcbench.processes.launch import MPIEXEC_VARIABLE
 from ipcbench.results.store import load_run
 from tests.end_to_end.private_run import LIMIT_S, PrivateRuns
 from tests.end_to_end.shell import TINY
+from tests.selection import one_in
 
 BACKENDS = ("shm", "zmq", "lmdb", "pipe", *(("mpi-buffer",) if find_spec("mpi4py") else ()))
 MODES = ("paced", "pingpong", "saturate", "paced,saturate", "pingpong,saturate")
@@ -39,11 +40,6 @@ VICTIMS = {
     "proxy": "hydra_pmi_proxy",
 }
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-def some(count: int, share: int = 10) -> list[object]:
-    """Return the seeds of so many tests, of which all but every tenth have the mark `soak`."""
-    return [seed if seed % share == 0 else pytest.param(seed, marks=pytest.mark.soak) for seed in range(count)]
 
 
 def wait_for_moment(process: subprocess.Popen[str], source: random.Random) -> None:
@@ -90,7 +86,7 @@ def runs(tmp_path: Path) -> Iterator[PrivateRuns]:
         yield made
 
 
-@pytest.mark.parametrize("seed", some(200))
+@pytest.mark.parametrize("seed", one_in(40, range(200)))
 def test_a_run_ends_by_itself_whoever_is_killed(seed: int, runs: PrivateRuns) -> None:
     source = random.Random(seed)
     backend = source.choice(BACKENDS)
@@ -119,7 +115,7 @@ def test_a_run_ends_by_itself_whoever_is_killed(seed: int, runs: PrivateRuns) ->
 
 
 @pytest.mark.parametrize("by", SIGNALS, ids=lambda by: by.name)
-@pytest.mark.parametrize("seed", some(100))
+@pytest.mark.parametrize("seed", one_in(25, range(100)))
 def test_a_run_that_is_told_to_end_leaves_nothing(seed: int, by: signal.Signals, runs: PrivateRuns) -> None:
     source = random.Random(f"{by} {seed}")
     modes = source.choice(MODES)

@@ -20,12 +20,14 @@ import pytest
 
 from ipcbench.analysis.exporters import EXPORTERS
 from ipcbench.cli import _COMMANDS, _Commands, main
+from tests.selection import one_in
 from tests.unit.builders import CELLS, make_run
 
 pytestmark = [pytest.mark.usefixtures("process_state"), pytest.mark.timeout(100)]
 
 BATCH = 50
 """So many numbers are one test."""
+FIRSTS = range(0, 2000, BATCH)
 LIMIT_S = 10
 ODD = (
     "", " ", "-", "--", "-1", "0", "1", "2", "1e9", "1e400", "-0.0", "nan", "inf", "0x10", "1_000", "½", "\u0661",
@@ -37,12 +39,6 @@ ODD = (
 NEVER = ("--backends", "nope:Nope")
 """What makes a `run` or a `selftest` end before it measures."""
 EXIT_CODES = {0, 1, 2, 3}
-
-
-def batches(count: int, share: int = 10) -> list[object]:
-    """Return the first number of each batch of so many; all but every tenth batch have the mark `soak`."""
-    firsts = range(0, count, BATCH)
-    return [first if first % (share * BATCH) == 0 else pytest.param(first, marks=pytest.mark.soak) for first in firsts]
 
 
 @pytest.fixture
@@ -101,7 +97,7 @@ def said_by(line: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, st
     return code, capfd.readouterr().err
 
 
-@pytest.mark.parametrize("first", batches(2000))
+@pytest.mark.parametrize("first", one_in(10, FIRSTS))
 def test_odd_command_lines_are_answered_or_refused_in_a_line(
     first: int, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -158,7 +154,7 @@ def readings(path: str) -> Iterator[list[str]]:
     yield from (["export", path, "--to", name] for name in EXPORTERS)
 
 
-@pytest.mark.parametrize("first", batches(2000, share=20))
+@pytest.mark.parametrize("first", one_in(40, FIRSTS))
 def test_a_damaged_run_is_read_or_refused_in_a_line(
     first: int, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,7 +185,7 @@ rate_per_s = 100.0
 """
 
 
-@pytest.mark.parametrize("first", batches(2000))
+@pytest.mark.parametrize("first", one_in(10, FIRSTS))
 def test_a_damaged_sweep_file_is_read_or_refused_in_a_line(
     first: int, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -30,7 +30,7 @@ def sound_trials(run: Run) -> tuple[TrialResult, ...]:
     return run.pattern_trials
 
 
-@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "tcp", "zmq", "null"])
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq", "null"])
 def test_a_queue_works_on_every_task_once_and_survives_a_kill(tmp_path, name: str):
     run, told = measure(tiny_pattern("queue", backends=(name,), peers=(1, 2)), tmp_path)
     *plain, last = sound_trials(run)
@@ -54,7 +54,7 @@ def test_a_queue_works_on_every_task_once_and_survives_a_kill(tmp_path, name: st
     assert told[-1].warning == ""
 
 
-@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "tcp", "zmq", "null"])
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq", "null"])
 def test_a_fan_in_gets_every_message_once(tmp_path, name: str):
     run, _ = measure(tiny_pattern("fan_in", backends=(name,), peers=(1, 3)), tmp_path)
     for trial in sound_trials(run):
@@ -152,7 +152,7 @@ def test_an_interrupted_run_keeps_its_trials_and_goes_on(tmp_path, monkeypatch):
     assert len(specs) == len(set(specs)) == 8, "two rounds, two backends, one plain trial and one with a kill"
 
 
-@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "tcp", "zmq", "zmq-tcp"])
+@pytest.mark.parametrize("name", ["shm", "lmdb", "pipe", "zmq"])
 def test_calls_are_measured_beside_plain_round_trips(tmp_path, name: str):
     run, _ = measure(tiny_pattern("rpc", backends=(name,), peers=(2,), reply_sizes=(5000,)), tmp_path)
     (trial,) = sound_trials(run)

@@ -35,8 +35,8 @@ ABLE = Capabilities(
     zero_copy_read=False, waits=frozenset({"block"}), launcher="spawn", remote=False, persistent=False,
     detects_peer_exit=True,
 )  # fmt: skip
-OFFERS = {name: Offer(ABLE, ()) for name in "ab"}
-THREE_OFFERS = {name: Offer(ABLE, ()) for name in "abc"}
+OFFERS = {name: Offer(ABLE) for name in "ab"}
+THREE_OFFERS = {name: Offer(ABLE) for name in "abc"}
 SIZE = 4096
 OF_SIZE = Question(SIZE)
 TWO = {"a": Cell(10_000.0), "b": Cell(30_000.0)}
@@ -184,7 +184,7 @@ def test_ratios_are_to_the_best_also_where_another_is_taken(tmp_path: Path) -> N
         "b": Cell(14_000.0, 9e5, factors=wild),
         "c": Cell(13_000.0, factors=ROUNDS * 4),
     }
-    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=12)
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE) for name in "abc"}, rounds=12)
     assert (reply.outcome, reply.backend, reply.tied_with) == ("tie", "b", ("a",))
     (c,) = (candidate for candidate in reply.candidates if candidate.backend == "c")
     assert (c.rank, c.ratio.low > 1.01) == (3, True)
@@ -200,7 +200,7 @@ def test_the_best_is_the_one_with_the_best_figure_as_in_the_tables(tmp_path: Pat
         "c": Cell(40_000.0, factors=(1.0, 1.0, 1.0, 1.0)),
     }
     path = tmp_path / "run"
-    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE) for name in "abc"}, rounds=4)
     (setting,) = summarise(load_run(path)).settings
     shown = {cell.backend: cell.ratio.estimate for cell in setting.cells}
     assert {each.backend: each.ratio.estimate for each in reply.candidates} == pytest.approx(shown)
@@ -209,7 +209,7 @@ def test_the_best_is_the_one_with_the_best_figure_as_in_the_tables(tmp_path: Pat
 
 def test_the_figure_of_a_tie_break_is_that_of_the_one_taken_and_others_alike_are_named(tmp_path: Path) -> None:
     cells = {"a": Cell(10_000.0, 100_000.0), "b": Cell(10_050.0, 400_000.0), "c": Cell(10_020.0, 401_000.0)}
-    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"})
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE) for name in "abc"})
     assert (reply.outcome, {reply.backend, *reply.tied_with}) == ("tie", {"a", "b", "c"})
     (other,) = {"b", "c"} - {reply.backend}
     figure = figure_words(reply.expected, "throughput")
@@ -219,7 +219,7 @@ def test_the_figure_of_a_tie_break_is_that_of_the_one_taken_and_others_alike_are
 def test_failures_of_all_that_tie_are_said(tmp_path: Path) -> None:
     cells = {name: Cell(10_000.0 + index, factors=(*ROUNDS, 1.0)) for index, name in enumerate("ab")}
     cells["c"] = Cell(10_020.0, factors=(*ROUNDS, 0.0))
-    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE) for name in "abc"}, rounds=4)
     assert "Beware: failed: 2 of 8 trials of c" in reply.sentence()
 
 
@@ -231,7 +231,7 @@ def test_a_tie_is_broken_by_a_comparison_of_those_that_tie_and_not_by_a_third(tm
         "c": replace(Cell(50_000.0, 200_000.0), change=_throughputs(200e3, 201e3, 199e3, 200e3)),
     }
     cells = {name: replace(cell, factors=(*ROUNDS, 1.0)) for name, cell in rates.items()}
-    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE) for name in "abc"}, rounds=4)
     assert (reply.outcome, {reply.backend, *reply.tied_with}, reply.tie_break) == ("tie", {"a", "b"}, "")
 
 
@@ -249,7 +249,7 @@ def test_a_need_makes_no_difference_surer(tmp_path: Path) -> None:
     steady, wild = (1.0, 1.02, 0.98, 1.01), (1.9, 0.6, 1.3, 0.8)
     cells = {"a": Cell(10_000.0, factors=steady), "b": Cell(12_000.0, factors=(1.01, 0.97, 1.02, 1.0))}
     cells |= {name: Cell(20_000.0, factors=wild) for name in "cdef"}
-    offers = {name: Offer(replace(ABLE, zero_copy_read=name in "ab"), ()) for name in cells}
+    offers = {name: Offer(replace(ABLE, zero_copy_read=name in "ab")) for name in cells}
     every = answer(tmp_path / "every", cells, offers=offers, rounds=4)
     some = answer(tmp_path / "some", cells, replace(OF_SIZE, needs=("zero-copy",)), offers=offers, rounds=4)
     ratios = [next(each.ratio for each in reply.candidates if each.backend == "b") for reply in (every, some)]
@@ -259,7 +259,7 @@ def test_a_need_makes_no_difference_surer(tmp_path: Path) -> None:
 
 def test_a_dropped_need_brings_in_none_that_is_too_slow(tmp_path: Path) -> None:
     cells = {"a": Cell(90_000.0, 100_000.0), "b": Cell(10_000.0, 3_000.0)}
-    offers = {name: Offer(replace(ABLE, persistent=name == "a"), ()) for name in cells}
+    offers = {name: Offer(replace(ABLE, persistent=name == "a")) for name in cells}
     asked = replace(OF_SIZE, needs=("persistent",))
     slow = answer(tmp_path / "slow", cells, asked, offers=offers)
     assert any(line.startswith("Needs: without persistent, b would have") for line in slow.changes)
@@ -275,7 +275,7 @@ def test_a_tie_is_not_broken_by_a_figure_that_the_other_goal_calls_a_tie(tmp_pat
         "c": replace(Cell(90_000.0), change=_throughputs(900e3, 20e3, 800e3, 700e3)),
     }
     cells = {name: replace(cell, factors=(*ROUNDS, 1.0)) for name, cell in cells.items()}
-    offers = {name: Offer(ABLE, ()) for name in "abc"}
+    offers = {name: Offer(ABLE) for name in "abc"}
     asked = answer(tmp_path / "latency", cells, offers=offers, rounds=4)
     other = answer(tmp_path / "throughput", cells, replace(OF_SIZE, optimise="throughput"), offers=offers, rounds=4)
     assert {other.backend, *other.tied_with} == {"a", "b", "c"}
@@ -289,14 +289,14 @@ def test_a_tie_is_not_broken_by_a_figure_of_which_all_that_tie_have_too_few_roun
 
     cells = {name: Cell(latency, 1e5, factors=(*ROUNDS, 1.0), change=few) for name, latency in (("a", 1e4), ("b", 1e4))}
     cells["c"] = Cell(90_000.0, 9e5, factors=(*ROUNDS, 1.0))
-    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE) for name in "abc"}, rounds=4)
     assert (reply.outcome, {reply.backend, *reply.tied_with}, reply.tie_break) == ("tie", {"a", "b"}, "")
 
 
 def test_a_dropped_need_names_whom_the_question_without_it_names(tmp_path: Path) -> None:
     """b and c are both ahead of a; c is ahead of b."""
     cells = {"a": Cell(90_000.0), "b": Cell(30_000.0), "c": Cell(10_000.0)}
-    offers = {name: Offer(replace(ABLE, persistent=name == "a"), ()) for name in cells}
+    offers = {name: Offer(replace(ABLE, persistent=name == "a")) for name in cells}
     reply = answer(tmp_path, cells, replace(OF_SIZE, needs=("persistent",)), offers=offers)
     (line,) = (line for line in reply.changes if line.startswith("Needs: "))
     assert line.startswith("Needs: without persistent, c would have the lower one-way latency, 10.0 µs")
@@ -352,7 +352,7 @@ def test_what_another_goal_would_choose_is_what_that_question_answers(tmp_path: 
         "b": Cell(90_000.0, change=parts("saturate", "", usage=usage(2.0))),
         "c": Cell(10_000.0, change=lambda trial: silent(parts("saturate", "", usage=usage(0.5))(trial))),
     }
-    offers = {name: Offer(ABLE, ()) for name in "abc"}
+    offers = {name: Offer(ABLE) for name in "abc"}
     reply = answer(tmp_path / "latency", cells, offers=offers)
     other = answer(tmp_path / "cpu", cells, replace(OF_SIZE, optimise="cpu"), offers=offers)
     assert (reply.backend, other.backend) == ("a", "c")
@@ -375,7 +375,7 @@ def test_whom_the_answer_names_is_in_beware_and_in_the_lead(tmp_path: Path) -> N
     far = {name: Cell(30_000.0 + index, factors=(*ROUNDS, 1.0)) for index, name in enumerate("bc")}
     far["c"] = replace(far["c"], factors=(1.2, 0.4, 0.0, 1.0))
     cells = {"a": Cell(10_000.0, factors=(*ROUNDS, 1.0)), **far}
-    reply = answer(tmp_path, cells, offers={name: Offer(ABLE, ()) for name in "abc"}, rounds=4)
+    reply = answer(tmp_path, cells, offers={name: Offer(ABLE) for name in "abc"}, rounds=4)
     assert [candidate.rank for candidate in reply.candidates] in ([1, 2, 2], [1, 1, 3])
     assert "Beware: failed: 2 of 8 trials of c" in reply.sentence()
 
@@ -412,7 +412,7 @@ def test_after_two_rounds_others_have_no_ratio(tmp_path: Path) -> None:
 
 
 def test_capabilities_exclude_a_faster_one_and_say_what_dropping_the_need_would_give(tmp_path: Path) -> None:
-    offers = {"a": OFFERS["a"], "b": Offer(replace(ABLE, persistent=True), ())}
+    offers = {"a": OFFERS["a"], "b": Offer(replace(ABLE, persistent=True))}
     reply = answer(tmp_path, TWO, Question(SIZE, needs=("persistent",)), offers=offers)
     assert (reply.outcome, reply.backend) == ("only candidate", "b")
     (gone,) = reply.excluded

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
@@ -28,8 +28,13 @@ class Offer:
     """What a backend offers, and what it needs."""
 
     capabilities: Capabilities
-    packages: tuple[str, ...]
-    """Packages that its code imports and that are part of neither Python nor ipcbench."""
+    find_packages: Callable[[], tuple[str, ...]] = tuple
+    """To read its source takes as long as all else that an answer needs, and few ask."""
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """Packages that its code imports and that are part of neither Python nor ipcbench."""
+        return self.find_packages()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +134,13 @@ def stored_offers(run: Run) -> dict[str, Offer]:
     offers: dict[str, Offer] = {}
     for name, values in run.info.capabilities.items():
         with suppress(ValueError):
-            offers[name] = Offer(to_record(values, Capabilities), (name.partition(":")[0],))
+            offers[name] = Offer(to_record(values, Capabilities), partial(tuple, [name.partition(":")[0]]))
     return offers
 
 
 def offer_of(backend: type[Backend]) -> Offer:
     """Return what a backend class offers and needs."""
-    return Offer(backend.capabilities, required_packages(backend.__module__))
+    return Offer(backend.capabilities, partial(required_packages, backend.__module__))
 
 
 @cache

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from ipcbench.backend import Message
 
 HEADER_BYTES = 16
@@ -49,33 +47,40 @@ def _width(message: bytes) -> int:
     return next(width for width in (8, 4, 2, 1) if len(message) % width == 0)
 
 
+def _array(data: Any, dtype: Any) -> Any:
+    """Return data as a NumPy array. Few agents need one; to load NumPy takes most of an agent's start."""
+    import numpy as np
+
+    return np.frombuffer(data, dtype) if isinstance(data, bytes) else np.array(data, dtype)
+
+
 _FORMS: dict[str, Callable[[bytes], Message]] = {
     "bytes": bytes,
     "bytearray": bytearray,
     "view": lambda message: memoryview(bytearray(b"<<<" + message + b">>>"))[3:-3],
     "read-only view": lambda message: memoryview(b"<<<" + message + b">>>")[3:-3],
     "array": lambda message: array({8: "d", 4: "f", 2: "H", 1: "B"}[_width(message)], message),
-    "matrix": lambda message: np.frombuffer(message, f"i{_width(message)}").reshape(1, -1),
-    "complex numbers": lambda message: np.frombuffer(message, "c16" if len(message) % 16 == 0 else "u1"),
-    "structures": lambda message: np.frombuffer(message, [("Open", f"i{_width(message)}")]),
+    "matrix": lambda message: _array(message, f"i{_width(message)}").reshape(1, -1),
+    "complex numbers": lambda message: _array(message, "c16" if len(message) % 16 == 0 else "u1"),
+    "structures": lambda message: _array(message, [("Open", f"i{_width(message)}")]),
 }
 KINDS = tuple(_FORMS)
 """Forms in which a message is passed to `write`; views are of the middle of a larger buffer, and the items of arrays as
 wide as the size allows."""
 
-UNFIT: dict[str, Message] = {
-    "text": "text",
-    "nothing": None,
-    "view with gaps": memoryview(b"0123456789")[::2],
-    "objects": np.array([{}, {}], dtype=object),
-    "pointers": (ctypes.c_void_p * 2)(),
+UNFIT: dict[str, Callable[[], Message]] = {
+    "text": lambda: "text",
+    "nothing": lambda: None,
+    "view with gaps": lambda: memoryview(b"0123456789")[::2],
+    "objects": lambda: _array([{}, {}], object),
+    "pointers": ctypes.c_void_p * 2,
 }
 """What `write` must refuse: no buffer, gaps between its items, references into memory of the process."""
 
 
 def make_as(kind: str, seed: int, sequence: int, size: int) -> Message:
     """Return the message as one of `KINDS`, or one of `UNFIT`."""
-    return UNFIT[kind] if kind in UNFIT else _FORMS[kind](make_message(seed, sequence, size))
+    return UNFIT[kind]() if kind in UNFIT else _FORMS[kind](make_message(seed, sequence, size))
 
 
 def read_header(view: memoryview) -> tuple[int, int] | None:

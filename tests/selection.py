@@ -1,0 +1,143 @@
+"""Which tests run: a share of each exhaustive product, and with `pytest --changed` what a change can have broken.
+
+With `--changed`, test modules are left out of which nothing has changed since all of their tests passed. What a module
+depends on is found in the source: what it imports, and what that imports, also within functions; modules that strings
+name; in tests, backends by their registered names; and the other files beside all of these. A digest of that is written
+to passed.json by `pytest --record`. Only what is in `FAMILIES` can be left out: the rest tells whether the product
+works as a whole on this machine.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from _pytest.mark import ParameterSet
+
+from ipcbench import _HOMES
+from ipcbench.registry import _BUILT_IN
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+PASSED = TESTS / "passed.json"
+FAMILIES = tuple(
+    f"tests/{room}/"
+    for room in ("channels", "conformance", "diagnose", "replay", "ring", "rpc", "system_calls", "trace")
+)
+_ALWAYS = (TESTS / "conftest.py", Path(__file__))
+_MADE = {".pyc", ".so"}
+_READ = {"benchmarks", "docs", "examples", "results"}
+"""Folders that a test reads, if it names them."""
+_TABLES = (ROOT / "ipcbench" / "registry.py", ROOT / "ipcbench" / "__init__.py")
+"""They name every module of a kind; who uses one of these does not depend on the others."""
+_NAMED = re.compile(r"\b(?:ipcbench|tests)(?:\.\w+)+")
+
+
+def one_in(share: int, cases: Sequence[Any], name: Callable[[Any], str] = str) -> list[ParameterSet]:
+    """Return the cases, tuples or single values, as parameters; all but every so-manyth have the mark `soak`."""
+    found = []
+    for number, case in enumerate(cases):
+        values = case if isinstance(case, tuple) else (case,)
+        found.append(pytest.param(*values, id=name(case), marks=pytest.mark.soak if number % share else ()))
+    return found
+
+
+def _module(name: str) -> Path | None:
+    path = ROOT.joinpath(*name.split("."))
+    return next((found for found in (path.with_suffix(".py"), path / "__init__.py") if found.is_file()), None)
+
+
+def _strings(tree: ast.Module) -> Iterator[str]:
+    """Yield the strings in a module that are no documentation."""
+    said = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in said:
+            yield node.value
+
+
+def _names(path: Path, tree: ast.Module) -> Iterator[str]:
+    """Yield the dotted names that a module mentions; not all are modules."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    for text in _strings(tree) if path not in _TABLES else ():
+        yield from _NAMED.findall(_BUILT_IN.get(text, text) if path.is_relative_to(TESTS) else text)
+
+
+def _folders(path: Path, tree: ast.Module) -> Iterator[Path]:
+    """Yield the folders of the project that a test module names."""
+    for text in set(_strings(tree)) if path.is_relative_to(TESTS) and path not in _ALWAYS else ():
+        folder = text if text in _READ else text.rpartition("/")[0]
+        if re.fullmatch(r"[a-z_]+(/[a-z_]+)*", folder) and (ROOT / folder).is_dir():
+            yield ROOT / folder
+
+
+@cache
+def _mentioned(path: Path) -> frozenset[Path]:
+    """Return the files that a module mentions, and the packages that they are in, but for the whole package itself."""
+    tree = ast.parse(path.read_bytes())
+    found = {file for folder in _folders(path, tree) for file in folder.rglob("*") if file.is_file()}
+    for name in _names(path, tree):
+        words = name.split(".")
+        if words[0] == "ipcbench" and words[1:2] and words[1] in _HOMES:  # the whole package loads it from there
+            words = _HOMES[words[1]].split(".")
+        found |= {_module(".".join(words[:count])) for count in range(min(2, len(words)), len(words) + 1)}
+    return frozenset(file for file in found if file is not None and file.suffix not in _MADE)
+
+
+def inputs(test: Path) -> set[Path]:
+    """Return all files that a test module depends on, as far as they are in this project."""
+    found: set[Path] = set()
+    waiting = {test, *_ALWAYS}
+    while waiting:
+        path = waiting.pop()
+        found.add(path)
+        if path.suffix == ".py":
+            waiting |= _mentioned(path) - found
+    folders = {path.parent for path in found} - {ROOT}
+    beside = {file for folder in folders for file in folder.iterdir() if file.is_file() and file.suffix != ".py"}
+    return {file for file in found | beside if file.suffix not in _MADE and file != PASSED}
+
+
+def digest(test: Path) -> str:
+    """Return what changes with any of a test module's inputs, and with the version of Python."""
+    whole = hashlib.sha256(repr(sys.version_info[:2]).encode())
+    for path in sorted(inputs(test)):
+        whole.update(f"{path.relative_to(ROOT)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return whole.hexdigest()[:16]
+
+
+def unchanged(modules: Iterable[str]) -> set[str]:
+    """Return those of the test modules, named by their paths below the project, that passed as they are."""
+    passed = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+    return {name for name in modules if name in passed and passed[name] == digest(ROOT / name)}
+
+
+class Recorder:
+    """Writes down whose tests all passed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        whole = config.args == config.getini("testpaths") and not config.getoption("keyword")
+        if not whole or config.getoption("changed") or os.environ.get("IPCBENCH_EXPECT") != "all":
+            raise pytest.UsageError("--record: run all tests with IPCBENCH_EXPECT=all, so that none is left out")
+        self._outcomes: dict[str, set[str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._outcomes.setdefault(report.nodeid.partition("::")[0], set()).add(report.outcome)
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+            passed = [name for name, outcomes in self._outcomes.items() if "failed" not in outcomes]
+            rows = {name: digest(ROOT / name) for name in sorted(passed) if name.startswith(FAMILIES)}
+            PASSED.write_text(json.dumps(rows, indent=0) + "\n")

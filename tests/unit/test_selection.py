@@ -1,0 +1,68 @@
+"""What `pytest --changed` leaves out, and what it must not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import selection
+from tests.selection import FAMILIES, ROOT, digest, inputs, unchanged
+
+SHM = ROOT / "tests" / "conformance" / "test_shm.py"
+NULL = "tests/conformance/test_null.py"
+
+
+def named(test: Path) -> set[str]:
+    return {path.relative_to(ROOT).as_posix() for path in inputs(test)}
+
+
+def test_laws_of_a_backend_depend_on_it_the_contract_and_the_suite_and_on_no_other_backend() -> None:
+    found = named(SHM)
+    assert {"ipcbench/backends/shm/backend.py", "ipcbench/backends/shm/native/ring.h"} <= found
+    assert {"ipcbench/backend.py", "ipcbench/testing/laws/delivery.py", "ipcbench/processes/worker.py"} <= found
+    assert {"tests/conftest.py", "tests/selection.py"} <= found
+    assert not {name for name in found if name.startswith(("ipcbench/backends/lmdb", "ipcbench/diagnose", "docs"))}
+
+
+def test_what_a_test_names_in_strings_counts() -> None:
+    assert "examples/ipcbench-file/ipcbench_file.py" in named(ROOT / "tests/conformance/test_example.py")
+    assert "tests/trace/test_recorder.py" in named(ROOT / "tests/trace/test_hot.py"), "they are run in a process"
+    assert "ipcbench/channels/connect.py" in named(ROOT / "tests/channels/test_channels.py")
+    assert "tests/conformance/streams.py" in named(ROOT / "tests/conformance/test_streams.py")
+
+
+def test_only_what_passed_as_it_is_now_and_is_of_a_family_is_left_out(tmp_path, monkeypatch) -> None:
+    other = "tests/conformance/test_lmdb.py"
+    passed = {NULL: digest(ROOT / NULL), other: "0" * 16}
+    (tmp_path / "passed.json").write_text(json.dumps(passed))
+    monkeypatch.setattr(selection, "PASSED", tmp_path / "passed.json")
+    assert unchanged([NULL, other, "tests/conformance/test_shm.py"]) == {NULL}
+    monkeypatch.setattr(selection, "PASSED", tmp_path / "none.json")
+    assert unchanged([NULL]) == set()
+
+
+def test_any_input_changes_the_digest(monkeypatch) -> None:
+    before = digest(SHM)
+    lacking = inputs(SHM) - {ROOT / "ipcbench" / "backends" / "shm" / "native" / "ring.h"}
+    monkeypatch.setattr(selection, "inputs", lambda _: lacking)
+    assert digest(SHM) != before
+
+
+def test_what_is_recorded_is_of_a_family_and_still_there() -> None:
+    names = json.loads(selection.PASSED.read_text())
+    assert names
+    assert all(name.startswith(FAMILIES) and (ROOT / name).is_file() for name in names)
+
+
+@pytest.mark.parametrize("arguments", [("--record", NULL), ("--record", "-k", "c01"), ("--record", "--changed")])
+def test_a_part_of_the_tests_is_not_recorded(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-n0", "-p", "no:cacheprovider", *arguments]
+    environment = {**os.environ, "IPCBENCH_EXPECT": "all"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "run all tests" in done.stderr
