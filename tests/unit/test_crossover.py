@@ -231,10 +231,10 @@ def test_rounds_of_other_modes_claim_no_rank(tmp_path: Path) -> None:
     assert all(text.endswith("=") for row in throughput.rows for text in row[1:])
 
 
-def test_every_interrupted_run_can_be_analyzed(tmp_path: Path) -> None:
-    """Each prefix of a run's trials is what Ctrl-C could have left; the lead changes with the size."""
+def test_interrupted_runs_can_be_analyzed(tmp_path: Path) -> None:
+    """A prefix of a run's trials is what Ctrl-C could have left; the lead changes with the size."""
     run = run_of(tmp_path, {"a": (5_000.0, 0.5), "b": (20_000.0, 0.0), "c": (90_000.0, -0.5)})
-    for count in range(len(run.trials) + 1):
+    for count in range(0, len(run.trials) + 1, 5):
         for trials in (run.trials[:count], run.trials[count:]):
             measured = len({trial.spec.size for trial in trials})
             assert len(tables(replace(run, trials=trials)).matrices) == (measured > 1)
