@@ -20,6 +20,7 @@ ONE_RUN = (
     f"Below a factor of {LARGE_RATIO:g}, single runs cannot tell a difference from the drift between runs. Repeat each "
     f"{MIN_CLAIM_ROUNDS} times or more, and compare A,A2,A3 with B,B2,B3."
 )
+MEDIANS = "Figures are medians over repetitions; a report's parts, which add up, are means over its middle steps."
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,24 @@ class Comparison:
 def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
     """Return how runs differ from others, of what all have: phases, and the parts and layers of ranks of one number.
 
-    With three runs or more of each, a figure's rounds are its medians in each run; else the repetitions in the first.
+    With three runs or more of each, a figure's rounds are its medians in each run; with one, its repetitions.
 
     Raises:
-        ConfigError: one has no times, such as a plan.
+        ConfigError: one has no times, such as a plan; a side has two runs, one twice, or some of different settings.
     """
     if not all(each.totals for each in (*first, *second)):
         raise ConfigError("profile", "a plan or imported calls", "one of a run: others have no times to compare")
+    for side in (first, second):
+        if len({each.profile.steps for each in side}) < len(side):
+            raise ConfigError("profiles", "a run that is named twice", "different runs: one twice is no repetition")
+        if any(each.setting != side[0].setting for each in side):
+            raise ConfigError("profiles", "runs of different settings on one side", "repetitions of one setting")
     a, b = first[0], second[0]
-    is_one = min(len(first), len(second)) < MIN_CLAIM_ROUNDS
+    counts = len(first), len(second)
+    is_one = counts == (1, 1)
+    if not is_one and min(counts) < MIN_CLAIM_ROUNDS:
+        expected = f"one on each side, or {MIN_CLAIM_ROUNDS} or more on each"
+        raise ConfigError("profiles", f"{counts[0]} and {counts[1]}", expected)
     rows = list(_rows(a, b)) if is_one else list(_repeated([*first], [*second]))
     settings = [asdict(each.setting) | dict(each.profile.versions) for each in (a, b)]
     names = dict.fromkeys([*settings[0], *settings[1]])
@@ -80,7 +90,7 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
         for name in names
         if settings[0].get(name) != settings[1].get(name)
     )
-    remarks = [ONE_RUN] if is_one else []
+    remarks = [ONE_RUN, MEDIANS] if is_one else [MEDIANS]
     if differences:
         words = "; ".join(f"{name}: {x}, {y}" for name, x, y in differences)
         remarks.insert(0, f"They differ in more than time ({words}), which may be the reason of any difference.")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -36,6 +37,8 @@ _BLOCKS = frozenset(("root", "layer", OWN, *_BUCKET_OF))
 _OUTSIDE = "\0"
 """In the place of a path: within the step, but not within the model."""
 BUSY_RATIO: Final = 0.05
+_HELD_UP_RATIO = 10.0
+"""A step that takes so many times the median of its kind is named."""
 _SLOW_RATIO = 1.1
 """A layer of one rank is named if it takes this many times what it takes at the others, or more."""
 
@@ -110,6 +113,16 @@ class SlowLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldUp:
+    """The longest step of a phase, if it took many times the median at its rank."""
+
+    phase: Phase
+    rank: int
+    wall_ns: int
+    median_ns: float
+
+
+@dataclass(frozen=True, slots=True)
 class PhaseTotal:
     """One phase over all ranks.
 
@@ -141,6 +154,26 @@ class Summary:
     def setting(self) -> Setting:
         """Return what was asked for; of imported calls, which have no steps, only defaults."""
         return self.profile.setting or Setting(model="")
+
+    @property
+    def held_up(self) -> list[HeldUp]:
+        """Return the longest step of each phase in which something stopped a rank."""
+        groups: dict[tuple[Phase, int, Source], list[int]] = defaultdict(list)
+        for step in self.profile.steps:
+            groups[step.phase, step.rank, step.source].append(step.wall_ns)
+        found = [HeldUp(phase, rank, max(walls), median(walls)) for (phase, rank, _), walls in groups.items()]
+        longest = {each.phase: each for each in sorted(found, key=lambda each: each.wall_ns)}
+        return [each for each in longest.values() if each.wall_ns >= _HELD_UP_RATIO * each.median_ns]
+
+    def communicated_ns(self) -> dict[Span, int]:
+        """Return the communication in each span that has any, ns; that in a span within it left out."""
+        reader, found = _Reader(self.profile), defaultdict[Span, int](int)
+        for step in self.profile.steps:
+            at = step.rank, step.number
+            for span, took_ns, _ in communicated(reader.spans[at], reader.calls[at], step.start_ns):
+                if span is not None:
+                    found[span] += took_ns
+        return found
 
     def core_wait(self) -> tuple[int, float] | None:
         """Return the rank that waited the most for a core, and its share of the steps; None if nothing says so."""
@@ -282,16 +315,10 @@ class _Reader:
                 table[span.path][number, 0] += span.exclusive_ns
                 kinds[span.path] = span.kind
             table[_OUTSIDE][number, 0] = step.wall_ns - sum(span.exclusive_ns for span in spans)
-            last = step.start_ns
-            for call in sorted(self.calls[step.rank, step.number], key=lambda call: call.enter_ns or 0):
-                if call.enter_ns is None or call.exit_ns is None:
-                    continue
-                row = table[_place(call.enter_ns, call.exit_ns, call.path, spans)][number]
-                # Calls that overlap count once, and what a block computes meanwhile is not communication.
-                begin = max(call.enter_ns, last)
-                taken = max(0.0, min(call.exit_ns - begin, row[0]))
-                last = max(last, call.exit_ns)
-                wait = None if call.wait_ns is None else min(taken, max(0, call.wait_ns - (begin - call.enter_ns)))
+            for around, took_ns, wait_ns in communicated(spans, self.calls[step.rank, step.number], step.start_ns):
+                row = table[around.path if around else _OUTSIDE][number]
+                taken = min(took_ns, row[0])
+                wait = None if wait_ns is None else min(taken, wait_ns)
                 row += (-taken, 0, 0, taken) if wait is None else (-taken, wait, taken - wait, 0)
         return table, kinds
 
@@ -326,11 +353,27 @@ class _Reader:
         return self._figure(spans, [steps[0] for steps in whole])
 
 
-def _place(enter_ns: int, exit_ns: int, path: str, spans: Sequence[Span]) -> str:
-    """Return the path of the innermost span around a call."""
+def communicated(
+    spans: Sequence[Span], calls: Iterable[Call], start_ns: int
+) -> Iterator[tuple[Span | None, int, int | None]]:
+    """Yield what communication takes out of the spans of a rank's step: span, time in it, and waiting within that.
+
+    Calls that overlap count once, and what a block computes meanwhile is not communication.
+    """
+    last = start_ns
+    for call in sorted(calls, key=lambda call: call.enter_ns or 0):
+        if call.enter_ns is not None and call.exit_ns is not None:
+            begin = max(call.enter_ns, last)
+            last = max(last, call.exit_ns)
+            wait = None if call.wait_ns is None else max(0, call.wait_ns - (begin - call.enter_ns))
+            yield _around(call.enter_ns, call.exit_ns, call.path, spans), max(0, call.exit_ns - begin), wait
+
+
+def _around(enter_ns: int, exit_ns: int, path: str, spans: Sequence[Span]) -> Span | None:
+    """Return the innermost span around a call; None for none."""
     around = [each for each in spans if each.start_ns <= enter_ns and exit_ns <= each.start_ns + each.duration_ns]
     named = [each for each in around if each.path == path and path]
-    return min(named or around, key=lambda each: each.duration_ns).path if around else _OUTSIDE
+    return min(named or around, key=lambda each: each.duration_ns, default=None)
 
 
 def _nearest(path: str, known: Iterable[str]) -> str:

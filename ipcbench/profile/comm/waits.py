@@ -10,7 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
 import msgspec
 
@@ -27,9 +27,10 @@ class OpTotal:
     Attributes:
         bytes: of each; see `Call.bytes`.
         count: operations, each of several calls.
-        wait_ns: sum over the operations of the mean wait of their ranks; None if it is not known of all, as of a plan.
-        operation_ns: sum over the operations, from the last rank's enter to the last one's exit.
-        algorithm_bytes_per_s: bytes by the median of these times.
+        wait_ns: median over the operations of the mean wait of their ranks; None if it is not known of all, as of a
+            plan.
+        operation_ns: median over the operations of the time from the last rank's enter to the last one's exit.
+        algorithm_bytes_per_s: bytes by that time.
         bus_bytes_per_s: times what crosses a link, see `bus_ratio`: comparable with the speed of the hardware.
     """
 
@@ -158,14 +159,14 @@ def totals(calls: Sequence[Call]) -> Totals:
 
 def _total(op: str, size_bytes: int, ranks_count: int, operations: Sequence[Sequence[Call]]) -> OpTotal:
     waits = [call.wait_ns for members in operations for call in members]
-    transfers = [_transfer_ns(members) for members in operations]
-    known = [ns for ns in transfers if ns is not None]
-    if not known or len(known) < len(transfers) or None in waits:
+    known = [ns for members in operations if (ns := _transfer_ns(members)) is not None]
+    if not known or len(known) < len(operations) or None in waits:
         return OpTotal(op, size_bytes, ranks_count, len(operations), None, None, None, None)
-    wait_ns = sum(sum(call.wait_ns or 0 for call in members) / len(members) for members in operations)
-    rate = 1e9 * size_bytes / max(median(known), 1)
+    wait_ns = median(fmean(call.wait_ns or 0 for call in members) for members in operations)
+    took_ns = float(median(known))
+    rate = 1e9 * size_bytes / max(took_ns, 1)
     bus = rate * bus_ratio(op, ranks_count)
-    return OpTotal(op, size_bytes, ranks_count, len(operations), wait_ns, float(sum(known)), rate, bus)
+    return OpTotal(op, size_bytes, ranks_count, len(operations), wait_ns, took_ns, rate, bus)
 
 
 def bus_ratio(op: str, ranks_count: int) -> float:

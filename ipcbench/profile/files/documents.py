@@ -5,9 +5,9 @@ Its keys hold seconds, percent, and GB/s (`avg_bandwidth_gbps`: all bytes by all
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean, pstdev
+from statistics import fmean, median, pstdev
 from typing import Any, Final
 
 from ipcbench.profile.advice import Advice
@@ -41,10 +41,12 @@ def timings_csv(summary: Summary) -> str:
     """Return a row for each span and call, and for each operator bucket (per step)."""
     profile = summary.profile
     steps = {(step.rank, step.number): step for step in profile.steps}
+    sent = summary.communicated_ns()
     rows: list[dict[str, Any]] = []
     for span in profile.spans:
         row = {"op_name": span.kind, "op_type": "compute", "start_ns": span.start_ns, "duration_ns": span.duration_ns}
-        rows.append(_at(steps, span.rank, span.step, span.path) | row | {"exclusive_ns": span.exclusive_ns})
+        own = {"exclusive_ns": max(0, span.exclusive_ns - sent.get(span, 0))}
+        rows.append(_at(steps, span.rank, span.step, span.path) | row | own)
     for call in profile.calls:
         row = {"op_name": call.op, "op_type": "communication", "start_ns": call.enter_ns, "duration_ns": call.took_ns}
         rows.append(_at(steps, call.rank, call.step, call.path) | row | {"bytes": call.bytes, "wait_ns": call.wait_ns})
@@ -72,7 +74,7 @@ def _times_s(times_ns: Sequence[float]) -> dict[str, float | int]:
     seconds = [ns / 1e9 for ns in times_ns]
     return {
         "count": len(seconds), "total_time": sum(seconds), "avg_time": fmean(seconds), "std_time": pstdev(seconds),
-        "min_time": min(seconds), "max_time": max(seconds),
+        "min_time": min(seconds), "median_time": median(seconds), "max_time": max(seconds),
     }  # fmt: skip
 
 
@@ -81,16 +83,16 @@ def analysis(
 ) -> dict[str, Any]:
     """Return analysis_report.json."""
     layers: dict[str, list[float]] = defaultdict(list)
-    kinds: dict[str, list[float]] = defaultdict(list)
+    counts: Counter[str] = Counter()
     for span in summary.profile.spans:
-        kinds[span.kind].append(span.exclusive_ns)
+        counts[span.kind] += 1
         if span.kind in {"layer", OWN}:
             layers[span.path].append(span.duration_ns)
-    walls = sum(step.wall_ns for step in summary.profile.steps if step.source == "spans")
-    operations = {
-        kind: {**_times_s(times), "percentage": 100 * sum(times) / walls if walls else None}
-        for kind, times in kinds.items()
-    }
+    operations: dict[str, float] = defaultdict(float)
+    for each in summary.phases:
+        for kind, ns in each.blocks.values():
+            operations[kind] += ns * each.steps_count
+    wall_ns = sum(each.wall.value * each.steps_count for each in summary.phases)
     return {
         **head("profile analysis"),
         "units": UNITS,
@@ -99,7 +101,11 @@ def analysis(
         "tokens_per_s": summary.tokens_per_s,
         "slow_layers": summary.slow_layers,
         "layer_breakdown": {path: _times_s(times) for path, times in layers.items()},
-        "operation_breakdown": operations,
+        "operation_breakdown": {
+            kind: {"count": counts[kind], "total_time": ns / 1e9, "avg_time": ns / 1e9 / counts[kind],
+                   "percentage": 100 * ns / wall_ns}
+            for kind, ns in operations.items()
+        },
         "by_operation_type": {
             "compute": sum(each.wall.value - each.ns(*COMMUNICATION, HOST) for each in summary.phases),
             "communication": sum(each.ns(*COMMUNICATION) for each in summary.phases),
@@ -114,14 +120,15 @@ def analysis(
 
 
 def _communication(summary: Summary) -> dict[str, Any]:
-    """Return the earlier system's totals over all steps with spans."""
-    steps = {(s.rank, s.number): s.wall_ns for s in summary.profile.steps if s.source == "spans"}
+    """Return the earlier system's totals over all steps with spans; the share is that of the parts of a step."""
+    steps = {(s.rank, s.number) for s in summary.profile.steps if s.source == "spans"}
     took = [ns for c in summary.profile.calls if (c.rank, c.step) in steps and (ns := c.took_ns) is not None]
     if not took:
         return {"total_comm_ops": len(summary.profile.calls), "comm_percentage": None}
-    total = sum(took)
-    return {"total_comm_ops": len(took), "total_comm_time": total / 1e9, "avg_comm_time": total / 1e9 / len(took),
-            "comm_percentage": 100 * total / sum(steps.values())}  # fmt: skip
+    total, phases = sum(took) / 1e9, summary.phases
+    share = sum(each.steps_count * each.ns(*COMMUNICATION) for each in phases)
+    return {"total_comm_ops": len(took), "total_comm_time": total, "avg_comm_time": total / len(took),
+            "comm_percentage": 100 * share / sum(each.steps_count * each.wall.value for each in phases)}  # fmt: skip
 
 
 def communication(summary: Summary) -> dict[str, Any]:

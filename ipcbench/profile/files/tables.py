@@ -96,6 +96,12 @@ def sentences(summary: Summary) -> Iterator[str]:
             mean, where = format_duration_ns(late.late_ns / late.count), printable(late.path) or "unknown modules"
             times = f"{late.count:,} of {late.of_count:,} times"
             yield f"In {total.phase}, rank {late.rank} entered last {times} in {where}, by {mean} each."
+    for held in summary.held_up:
+        yield (
+            f"A step of {held.phase} took {format_duration_ns(held.wall_ns)} at rank {held.rank}, the median "
+            f"{format_duration_ns(held.median_ns)}: that rank, or another that it waits for, was held up. "
+            "Medians and the parts of a step do not hold it; sums in the files do."
+        )
     for each in summary.slow_layers[:2]:
         yield (
             f"{each.path} takes {format_duration_ns(each.ns)} at rank {each.rank} in {each.phase}, "
@@ -210,12 +216,12 @@ def call_table(summary: Summary) -> Table:
     rows = []
     for total in summary.totals:
         for each in total.totals.ops if total.totals else ():
-            times = [number(each.wait_ns, 1e3 * each.count), number(each.operation_ns, 1e3 * each.count)]
+            times = [number(each.wait_ns, 1e3), number(each.operation_ns, 1e3)]
             rates = [number(each.algorithm_bytes_per_s, 1e9), number(each.bus_bytes_per_s, 1e9)]
             size = format_bytes(each.bytes)
             rows.append((each.op, total.phase, size, str(each.ranks_count), f"{each.count:,}", *times, *rates))
     heads = ["operation", "phase", "size", "ranks", "calls", "wait, µs", "last in to last out, µs", "GB/s", "bus GB/s"]
-    return Table("Communication calls, mean of each", make_columns(heads, left=(0, 1)), tuple(rows))
+    return Table("Communication calls, medians", make_columns(heads, left=(0, 1)), tuple(rows))
 
 
 def memory_table(summary: Summary) -> Table:

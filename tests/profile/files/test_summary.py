@@ -9,8 +9,8 @@ import pytest
 
 from ipcbench.errors import ConfigError
 from ipcbench.profile.advice import BUSY, advise
-from ipcbench.profile.compare import compare
-from ipcbench.profile.files.tables import comparison_lines, module_table, screen, verdict
+from ipcbench.profile.compare import MEDIANS, compare
+from ipcbench.profile.files.tables import comparison_lines, module_table, screen, sentences, verdict
 from ipcbench.profile.records import Agreement, Memory, Profile, Setting, SweepPoint
 from ipcbench.profile.summary import HOST, TRANSFER, UNDIVIDED, WAIT, Part, PhaseSummary, Summary, summarize
 from ipcbench.stats.estimates import Interval
@@ -211,9 +211,38 @@ def test_single_runs_tell_no_difference_below_a_factor_of_two_and_several_do() -
     several = compare(a, b)
     assert {row.name for row in several.rows if row.verdict == "slower"} == {"latency", TRANSFER}
     assert all(row.is_claim for row in several.rows)
-    assert several.remarks == ()
-    with pytest.raises(ConfigError, match="no times to compare"):
-        compare(a, [summarize(without_times(built()))])
+    assert several.remarks == (MEDIANS,)
+
+
+def test_what_is_no_repetition_is_not_compared() -> None:
+    one, other, third = (summarize(built(seed=number)) for number in (1, 2, 3))
+    for a, b, words in (
+        ([one], [summarize(without_times(built()))], "no times to compare"),
+        ([one, one, one], [one, other, third], "a run that is named twice"),
+        ([one, other], [third], "2 and 1"),
+        ([one, other], [one, other], "2 and 2"),
+        ([one, other, summarize(built(ranks=1))], [one, other, third], "different settings"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            compare(a, b)
+
+
+def test_a_step_in_which_a_rank_stood_still_is_named_and_in_no_other_figure() -> None:
+    made, late_ns = built(), 5 * 10**9
+    victim = next(step for step in made.steps if (step.rank, step.phase, step.source) == (1, "decode", "spans"))
+    steps = tuple(msgspec.structs.replace(step, wall_ns=step.wall_ns + late_ns) if step is victim else step
+                  for step in made.steps)  # fmt: skip
+    last = max(call.exit_ns or 0 for call in made.calls if (call.rank, call.step) == (1, victim.number))
+    calls = tuple(
+        msgspec.structs.replace(call, exit_ns=(call.exit_ns or 0) + late_ns)
+        if call.exit_ns == last and call.rank == 1 else call for call in made.calls
+    )  # fmt: skip
+    still = summarize(replace(made, steps=steps, calls=calls))
+    assert [(each.phase, each.rank) for each in still.held_up] == [("decode", 1)]
+    assert any(said.startswith("A step of decode took 5.0") for said in sentences(still))
+    assert summarize(made).held_up == []
+    before, after = (each.total("decode").totals.ops for each in (summarize(made), still))
+    assert [op.operation_ns for op in before] == pytest.approx([op.operation_ns for op in after], rel=0.1)
 
 
 def test_an_interval_that_holds_anything_is_none() -> None:
