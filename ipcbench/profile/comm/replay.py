@@ -31,8 +31,12 @@ from ipcbench.replay.latency_table import LatencyTable
 from ipcbench.stats.bootstrap import median_estimate
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 
-_PILOT_NS, _CALL_NS, _BYTE_NS = 250e6, 50e3, 1.0
-"""How long the first turn is to be, by what a call and a byte may take; from then on, what they took counts."""
+_PILOT_NS, _CALL_NS, _BYTE_NS, _PILOT_RATIO = 250e6, 50e3, 1.0, 8.0
+"""How long the first turn is to be at least, what a call and a byte may take, and how many times as long at first; from
+then on, what they took counts. Work between calls takes what it took.
+"""
+_MOST_NS = 5e8 * ANSWER_S
+"""How long a turn may be: half of the longest wait."""
 _LADDER: Final = (1024, 2**16, 2**20)
 """Sizes of the table between a kind's smallest and largest."""
 
@@ -153,21 +157,23 @@ def _in_turns(
     began_s = time.monotonic()
     with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard:
         turn = partial(_turn, run_dir, switchboard)
-        part, index = _first(programs, _PILOT_NS), 1
+        pilot_ns = min(1e9 * budget_s / rounds, _MOST_NS) / max(1, 2 * len(done))
+        part, index = _first(programs, max(_PILOT_NS, pilot_ns), _PILOT_RATIO), 1
         _round(part, done, 0, turn, say)
-        share_s = min(budget_s / rounds, ANSWER_S / 2)
-        more = _fitting(programs, part, done, time.monotonic() - began_s, share_s)
+        took_s = time.monotonic() - began_s
+        more = _fitting(programs, part, done, took_s, budget_s, rounds)
         if len(more[0]) > len(part[0]) or _calls_count(more) > _calls_count(part):
             part, index = more, 0
             say(f"{_calls_count(part):,} of {_calls_count(programs):,} calls are replayed")
             for each in done.values():
                 each.walls_ns, each.predicted_ns, each.core_waits = [], [], []
         while index < rounds:
-            spent_s = time.monotonic() - began_s
-            if index and spent_s * (index + 1) / index > budget_s:
+            round_s = time.monotonic()
+            if index and round_s - began_s + took_s > budget_s:
                 say(f"the budget is spent after {index} of {rounds} rounds")
                 break
             _round(part, done, index, turn, say)
+            took_s = max(took_s, time.monotonic() - round_s)
             index += 1
     return part
 
@@ -219,22 +225,23 @@ def _calls_count(programs: _Programs) -> int:
     return sum(len(calls) for program in programs for calls, _ in program)
 
 
-def _guesses_ns(calls: Sequence[_Row]) -> list[float]:
-    """Return about what each call and the work before it take."""
-    return [_CALL_NS + size_bytes * _BYTE_NS + gap_ns for _, _, size_bytes, gap_ns, _ in calls]
+def _guesses_ns(calls: Sequence[_Row], ratio: float) -> list[float]:
+    """Return about what each call, `ratio` times as long as at best, and the work before it take."""
+    return [ratio * (_CALL_NS + size_bytes * _BYTE_NS) + gap_ns for _, _, size_bytes, gap_ns, _ in calls]
 
 
-def _step_guesses_ns(programs: _Programs) -> list[float]:
-    return [max(sum(_guesses_ns(calls)) + rest_ns for calls, rest_ns in step) for step in zip(*programs, strict=True)]
+def _step_guesses_ns(programs: _Programs, ratio: float) -> list[float]:
+    steps = zip(*programs, strict=True)
+    return [max(sum(_guesses_ns(calls, ratio)) + rest_ns for calls, rest_ns in step) for step in steps]
 
 
-def _first(programs: _Programs, limit_ns: float) -> _Programs:
+def _first(programs: _Programs, limit_ns: float, ratio: float = 1.0) -> _Programs:
     """Return the first steps that take about so long; or the first calls, if a step is longer: one at least."""
-    count = int(np.searchsorted(np.cumsum(_step_guesses_ns(programs)), limit_ns, "right"))
+    count = int(np.searchsorted(np.cumsum(_step_guesses_ns(programs, ratio)), limit_ns, "right"))
     if count:
         return [program[:count] for program in programs]
     step = [program[0][0] for program in programs]
-    ends = [np.cumsum(_guesses_ns(calls)) for calls in step]
+    ends = [np.cumsum(_guesses_ns(calls, ratio)) for calls in step]
     counts = [0] * len(step)
     while not any(counts):
         counts = _whole(step, [int(np.searchsorted(each, limit_ns, "right")) for each in ends])
@@ -255,13 +262,25 @@ def _whole(step: Sequence[Sequence[_Row]], counts: list[int]) -> list[int]:
 
 
 def _fitting(
-    programs: _Programs, pilot: _Programs, done: Mapping[str, OverTransport], pilot_s: float, share_s: float
+    programs: _Programs,
+    pilot: _Programs,
+    done: Mapping[str, OverTransport],
+    pilot_s: float,
+    budget_s: float,
+    rounds: int,
 ) -> _Programs:
-    """Return the first calls of which a round takes about `share_s`, from what it took with those of the pilot."""
-    played_ns = sum(sum(each.walls_ns) for each in done.values())
-    slower_ratio = played_ns / sum(_step_guesses_ns(pilot))
-    left_ns = 1e9 * (share_s - pilot_s) + played_ns  # processes have to be started, too
-    return _first(programs, left_ns / slower_ratio) if played_ns and left_ns > played_ns else pilot
+    """Return the first calls of which all rounds take about what is left, from what the pilot's took; fewer rounds, but
+    enough for a claim, where most of a round goes into the start of processes.
+    """
+    walls_ns = [sum(each.walls_ns) for each in done.values() if each.walls_ns]
+    starts_s, left_s = pilot_s - sum(walls_ns) / 1e9, budget_s - pilot_s
+    rounds = min(rounds, max(MIN_CLAIM_ROUNDS, int(left_s / 2 / starts_s)))
+    left_ns = min(1e9 * (left_s / rounds - starts_s), _MOST_NS) / max(1, len(walls_ns))
+    if left_ns <= max(walls_ns, default=left_ns):
+        return pilot
+    works_ns, guess_ns = (sum(_step_guesses_ns(pilot, ratio)) for ratio in (0.0, 1.0))
+    ratio = (float(np.mean(walls_ns)) - works_ns) / (guess_ns - works_ns)
+    return _first(programs, left_ns, max(ratio, 0.1))
 
 
 def _kind(call: _Row) -> _Kind:

@@ -9,7 +9,16 @@ from ipcbench.cli.profile_traffic import replay_lines
 from ipcbench.diagnose.synth import split_calls
 from ipcbench.errors import ConfigError, TrialError
 from ipcbench.models import PRESETS
-from ipcbench.profile.comm.replay import OverTransport, Replayed, _predict, _whole, replay
+from ipcbench.profile.comm.replay import (
+    OverTransport,
+    Replayed,
+    _calls_count,
+    _first,
+    _fitting,
+    _predict,
+    _whole,
+    replay,
+)
 from ipcbench.profile.comm.synth import planned
 from ipcbench.profile.model.plan import Plan, find_model
 from ipcbench.profile.records import Call, Profile, Setting, Step
@@ -97,6 +106,18 @@ def test_of_a_large_import_a_part_is_replayed_and_named() -> None:
     said = " ".join(" ".join(replay_lines(done)).split())
     assert f"Only the first {done.calls_count:,} of 200,000 calls were replayed" in said
     assert "what the others would take is not known" in said
+
+
+def test_calls_slower_than_guessed_make_no_work_between_them_slower() -> None:
+    rows = [[("all_reduce", (0, 1), 4000, gap_ns if number == 1 else 0, number) for number in range(11)]
+            for gap_ns in (25_000_000, 261_000_000)]  # fmt: skip
+    programs = [[(each, 0)] for each in rows]
+    pilot = _first(programs, 250e6)
+    assert _calls_count(pilot) == 2
+    slow = {"shm": OverTransport([400_000.0])}
+    for budget_s, rounds, count in ((10.0, 5, 22), (6.0, 5, 22), (3.5, 3, 2), (0.5, 3, 2)):
+        found = _fitting(programs, pilot, slow, 1.0, budget_s, rounds)
+        assert _calls_count(found) == count, budget_s
 
 
 def test_a_part_has_all_members_of_its_operations() -> None:
