@@ -250,4 +250,5 @@ def _communication_ratio(made: Profile) -> float:
 
 def _point(sweep: Literal["seq", "parallel"], setting: Setting) -> SweepPoint:
     names = ("parallel", "transport", "seq", "batch", "tokens", "threads")
-    return SweepPoint(sweep, {name: getattr(setting, name) for name in names})
+    values = {name: getattr(setting, name) for name in names}
+    return SweepPoint(sweep, values | ({"transport": "none"} if setting.parallel == "none" else {}))

@@ -209,6 +209,8 @@ def test_sweeps_of_models_have_a_case_for_every_setting(tmp_path: Path) -> None:
         for case in json.loads(file.read_text())["cases"]
     ]
     assert {case["status"] for case in cases} == {"measured"}
+    ways = {(case["values"]["parallel"], case["values"]["transport"]) for case in cases}
+    assert ways == {("none", "none"), ("tp2", "shm")}
     assert len(cases) == 2 * 2 * 2 + 2 + (os.cpu_count() != 1)
     (divided,) = (case for case in cases if "speedup_ratio" in case["figures"])
     gain, efficiency = (divided["figures"][name]["estimate"] for name in ("speedup_ratio", "efficiency_ratio"))
