@@ -25,7 +25,7 @@ from ipcbench.profile.records import Profile, Setting, Step, SweepPoint
 from ipcbench.profile.run import Logits, Ranks, launcher_of, require_torch, resolved
 from ipcbench.profile.summary import COMMUNICATION, summarize
 from ipcbench.profile.sweep.cases import Budget, Done, figure, measure
-from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
+from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
 
 LENGTHS: Final = (128, 256, 512, 1024, 2048, 4096, 8192)
 BATCHES: Final = (1, 2, 4, 8)
@@ -171,7 +171,7 @@ class _Turns:
         except IpcbenchError as error:
             self.failure = str(error)
             return
-        for name, values in _figures(made, setting.batch, [setting.tokens]).items():
+        for name, values in _figures(made, [setting.tokens]).items():
             self.figures[name.partition("@")[0]].append(float(np.median(values)))
         if setting.parallel != "none":
             self.figures["communication_ratio"].append(_communication_ratio(made))
@@ -194,7 +194,7 @@ def _compared(setting: Setting, cases: Mapping[Setting, _Turns], alone: Sequence
             parts = world if other is alone[0] else cores_used / other.threads
             figures[f"efficiency_{suffix}"] = [gain / parts for gain in gains]
     shown = {name: figure(values) for name, values in figures.items()}
-    return replace(point, figures=shown, rounds_count=len(figures["whole_ns"]))
+    return replace(point, figures=_with_speed(shown, setting.batch), rounds_count=len(figures["whole_ns"]))
 
 
 def _iterations(made: Profile) -> list[list[float]]:
@@ -213,28 +213,34 @@ def _iterations(made: Profile) -> list[list[float]]:
     return found
 
 
-def _figures(made: Profile, batch: int, outputs: Sequence[int]) -> dict[str, list[float]]:
+def _figures(made: Profile, outputs: Sequence[int]) -> dict[str, list[float]]:
     """Return name → figure of each iteration; those of an output of N tokens are called `name@N`."""
     iterations = _iterations(made)
     found = {"ttft_ns": [each[0] for each in iterations]}
     for output in outputs:
-        tokens_ns = [float(np.mean(each[1 : 1 + output])) for each in iterations]
-        found[f"time_per_token_ns@{output}"] = tokens_ns
-        found[f"tokens_per_s@{output}"] = [batch * 1e9 / token_ns for token_ns in tokens_ns]
+        found[f"time_per_token_ns@{output}"] = [float(np.mean(each[1 : 1 + output])) for each in iterations]
         found[f"whole_ns@{output}"] = [sum(each[: 1 + output]) for each in iterations]
     return found
+
+
+def _with_speed(figures: Mapping[str, Interval], batch: int) -> dict[str, Interval]:
+    """Return figures with the tokens per second that follow from the time per token: a mean of rates would not."""
+    if (found := figures.get("time_per_token_ns")) is None:
+        return dict(figures)
+    rates = (batch * 1e9 / ns for ns in (found.high, found.estimate, found.low))
+    return {**figures, "tokens_per_s": Interval(*rates)}
 
 
 def _of_output(found: SweepPoint, output: int) -> SweepPoint:
     """Return the case of an output from that of a run, whose figures have the outputs in their names."""
     names = {name: name.partition("@") for name in found.figures}
     kept = {base: found.figures[name] for name, (base, _, which) in names.items() if which in {"", str(output)}}
-    return replace(found, values={**found.values, "tokens": output}, figures=kept)
+    figures = _with_speed(kept, int(found.values["batch"]))
+    return replace(found, values={**found.values, "tokens": output}, figures=figures)
 
 
 def _plain(pool: Pool, setting: Setting, outputs: Sequence[int], budget: Budget) -> Mapping[str, Sequence[float]]:
-    limit_s = budget.share_s(setting.parallel)
-    return _figures(pool.run(setting, ("plain",), limit_s), setting.batch, outputs)
+    return _figures(pool.run(setting, ("plain",), budget.share_s(setting.parallel)), outputs)
 
 
 def _communication_ratio(made: Profile) -> float:

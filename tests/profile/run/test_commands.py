@@ -15,8 +15,9 @@ from ipcbench.cli import main
 from ipcbench.profile import run
 from ipcbench.profile.files import sweeps
 from ipcbench.profile.files.sweeps import sweep_lines, write_sweep
-from ipcbench.profile.records import SweepPoint, read_profile
+from ipcbench.profile.records import Setting, SweepPoint, read_profile
 from ipcbench.profile.sweep.cases import Budget, figure, measure
+from ipcbench.profile.sweep.models import _compared, _of_output, _Turns
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "profile_own"
 SHORT = ("--steps", "1", "--warmup", "0", "--no-progress")
@@ -156,6 +157,17 @@ def test_the_name_of_a_case_is_whole() -> None:
     said = "\n".join(sweep_lines(points))
     assert "tp2pp2 over zmq-tcp-insecure, 2 threads" in said
     assert "reduce_scatter zmq-tcp-insecure both ways" in said
+
+
+@pytest.mark.parametrize("rounds", [2, 4])
+def test_tokens_per_second_follow_from_the_time_per_token(rounds: int) -> None:
+    setting = Setting(model="qwen3-tiny", batch=2)
+    taken = {"whole_ns": [9e7, 2e8, 9e7, 2e8][:rounds], "time_per_token_ns": [1e7, 2e7, 1e7, 3e7][:rounds]}
+    case = _compared(setting, {setting: _Turns(taken)}, [setting], rounds)
+    point = SweepPoint("seq", {"batch": 2}, {"time_per_token_ns@8": figure(taken["time_per_token_ns"])})
+    for each in (case.figures, _of_output(point, 8).figures):
+        assert each["tokens_per_s"].estimate == pytest.approx(2e9 / each["time_per_token_ns"].estimate)
+        assert each["tokens_per_s"].low == pytest.approx(2e9 / each["time_per_token_ns"].high)
 
 
 def test_a_figure_of_few_rounds_has_no_interval() -> None:
