@@ -42,6 +42,8 @@ _EARLIER = {
     "bytes_per_s": ("bandwidth_gbps", 1e9), "bus_bytes_per_s": ("effective_bandwidth_gbps", 1e9),
 }  # fmt: skip
 """Keys of an earlier system: seconds, and GB/s."""
+_GAINS = tuple(f"{what}_{of}" for what in ("speedup", "efficiency") for of in ("ratio", "all_threads_ratio"))
+"""Figures of a sweep that are unknown of too few rounds."""
 _MOST_ROWS = 25
 _NAMES = {"seq": "prompt", "batch": "batch", "tokens": "output"}
 
@@ -59,12 +61,13 @@ def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str) -> None:
 
 
 def _case(point: SweepPoint) -> dict[str, object]:
-    earlier = {key: point.figures[name].estimate / by for name, (key, by) in _EARLIER.items() if _believed(point, name)}
-    case = asdict(point) | earlier | {"grade": grade(point)}
+    unknown = dict.fromkeys(_GAINS if point.sweep == "parallel" else (), dict.fromkeys(("low", "estimate", "high")))
+    figures: dict[str, dict[str, float | None]] = {**unknown, **asdict(point)["figures"]}
     if point.rounds_count < MIN_CLAIM_ROUNDS:
-        for figure in case["figures"].values():
-            figure |= {"low": None, "high": None}
-    return case
+        figures = {name: {"low": None, "estimate": each["estimate"], "high": None} for name, each in figures.items()}
+    known = {name: figures[name]["estimate"] for name in _EARLIER if name in figures}
+    earlier = {_EARLIER[name][0]: value and value / _EARLIER[name][1] for name, value in known.items()}
+    return asdict(point) | {"figures": figures} | earlier | {"grade": grade(point)}
 
 
 def grade(point: SweepPoint) -> str | None:
@@ -97,7 +100,7 @@ def _table(sweep: str, points: Sequence[SweepPoint]) -> Table:
         (
             case_words(point),
             *(str(point.values.get(key, NOT_MEASURED)) for key in keys),
-            *(_figure(_believed(point, name), _COLUMNS[name][1]) for name in names),
+            *(_figure(point.figures.get(name), _COLUMNS[name][1]) for name in names),
             *([grade(point) or NOT_MEASURED, _rounds(point)] if sweep == "parallel" else []),
         )
         for point in points
@@ -110,12 +113,6 @@ def _table(sweep: str, points: Sequence[SweepPoint]) -> Table:
     ]
     title = "Latency by length" if sweep == "seq" else "What dividing the model brings, against one process"
     return Table(title, make_columns(heads), tuple(rows))
-
-
-def _believed(point: SweepPoint, name: str) -> Interval | None:
-    """Return a figure; None for a comparison of too few rounds."""
-    is_known = point.rounds_count >= MIN_CLAIM_ROUNDS or not name.startswith(("speedup", "efficiency"))
-    return point.figures.get(name) if is_known else None
 
 
 def _rounds(point: SweepPoint) -> str:
@@ -173,7 +170,7 @@ def _doubts(points: Sequence[SweepPoint]) -> list[str]:
     few = [point for point in points if point.sweep == "parallel" and 0 < point.rounds_count < MIN_CLAIM_ROUNDS]
     said = ["Too few rounds to compare: allow more with --rounds and --budget."] * bool(few)
     above = [case_words(point) for point in points
-             if (found := _believed(point, "efficiency_ratio")) and found.estimate > 1]  # fmt: skip
+             if (found := point.figures.get("efficiency_ratio")) and found.estimate > 1]  # fmt: skip
     caution = "the one process was slower than it should be: busy cores?"
     return [*said, *([f"Efficiency above 100 % ({', '.join(above)}): {caution}"] if above else [])]
 

@@ -112,9 +112,9 @@ def sweep_parallel(
                 if not cases[setting].failure:
                     cases[setting].take(setting, pool)
                 say(f"round {number + 1}/{rounds}: {setting.parallel}, {setting.transport}, {setting.threads} threads")
+                points = [_compared(each, cases, settings[:2], rounds) for each in settings]
+                done(points)
             budget.spent("round", 1.0, time.monotonic() - began_s)
-            points = [_compared(setting, cases, settings[:2], rounds) for setting in settings]
-            done(points)
     return points
 
 
@@ -183,11 +183,14 @@ def _compared(setting: Setting, cases: Mapping[Setting, _Turns], alone: Sequence
     point = replace(point, values={**point.values, "rounds_asked": rounds})
     if turns.failure:
         return replace(point, status="failed", reason=turns.failure)
+    if not turns.figures:
+        return replace(point, status="not measured", reason="its turn had not come")
     figures: dict[str, Sequence[float]] = {**turns.figures}
     world = Plan.parse(setting.parallel).world
     for other, suffix in zip(alone, ("ratio", "all_threads_ratio"), strict=False):
-        if world > 1 and not cases[other].failure:
-            gains = [b / a for a, b in zip(figures["whole_ns"], cases[other].figures["whole_ns"], strict=True)]
+        theirs = () if cases[other].failure else cases[other].figures.get("whole_ns", ())
+        gains = [b / a for a, b in zip(figures["whole_ns"], theirs, strict=False)]  # one may have had a turn more
+        if world > 1 and len(gains) >= MIN_CLAIM_ROUNDS:
             cores_used = min(world * setting.threads, int(usable_cores()))
             figures[f"speedup_{suffix}"] = gains
             # of equally many cores: those of one process with all threads are as many as there are

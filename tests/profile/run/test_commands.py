@@ -17,7 +17,7 @@ from ipcbench.profile.files import sweeps
 from ipcbench.profile.files.sweeps import sweep_lines, write_sweep
 from ipcbench.profile.records import Setting, SweepPoint, read_profile
 from ipcbench.profile.sweep.cases import Budget, figure, measure
-from ipcbench.profile.sweep.models import _compared, _of_output, _Turns
+from ipcbench.profile.sweep.models import _compared, _of_output, _Turns, sweep_parallel
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "profile_own"
 SHORT = ("--steps", "1", "--warmup", "0", "--no-progress")
@@ -131,21 +131,34 @@ def test_a_case_that_does_not_fit_the_budget_is_named() -> None:
 
 def test_too_few_rounds_compare_nothing_and_cases_left_out_are_named(tmp_path: Path) -> None:
     values = {"parallel": "tp2", "transport": "shm", "batch": 1, "tokens": 8, "rounds_asked": 3}
-    gains = {"speedup_ratio": figure([2.4]), "efficiency_ratio": figure([1.2])}
-    few = SweepPoint("parallel", {**values, "seq": 128}, gains, rounds_count=1)
+    few = SweepPoint("parallel", {**values, "seq": 128}, {"communication_ratio": figure([0.4])}, rounds_count=1)
     left = [replace(few, status="not measured", reason=f"no time (about {seq} s)", figures={}, rounds_count=0,
                     values={**values, "seq": seq}) for seq in (256, 512)]  # fmt: skip
     said = " ".join("\n".join(sweep_lines([few, *left])).split())
     assert "1 of 3" in said
-    assert "1.2" not in said
     assert "no time: tp2 over shm: prompt 256, 512: batch 1: output 8." in said
     write_sweep([few], tmp_path, "now")
     (case,) = json.loads((tmp_path / "parallelism_overhead_now.json").read_text())["cases"]
-    assert case["figures"]["speedup_ratio"] == {"estimate": 2.4, "low": None, "high": None}
-    enough = replace(few, rounds_count=3)
+    assert case["figures"]["communication_ratio"] == {"low": None, "estimate": 0.4, "high": None}
+    for name in ("speedup_ratio", "efficiency_all_threads_ratio"):
+        assert case["figures"][name] == {"low": None, "estimate": None, "high": None}
+    assert (case["speedup"], case["efficiency"]) == (None, None)
+    enough = replace(few, figures={**few.figures, "efficiency_ratio": figure([1.2])}, rounds_count=3)
     assert "Efficiency above 100 % (tp2 over shm): the one process was slower" in " ".join(sweep_lines([enough]))
     assert (drawn := sweeps._parallelism([few, enough])) is not None
-    assert [bar.get_fill() for bar in drawn.axes[0].patches] == [False, True]
+    assert [bar.get_fill() for bar in drawn.axes[0].patches] == [True]
+    assert [bar.get_fill() for bar in drawn.axes[1].patches] == [False, True]
+
+
+def test_in_the_midst_of_a_round_cases_are_compared_by_rounds_that_both_have() -> None:
+    alone, divided = (Setting(model="qwen3-tiny", parallel=parallel) for parallel in ("none", "tp2"))
+    cases = {alone: _Turns({"whole_ns": [2e9] * 2}), divided: _Turns()}
+    waiting = _compared(divided, cases, [alone], 4)
+    assert (waiting.status, waiting.reason) == ("not measured", "its turn had not come")
+    for turns, rounds, known in ((3, 2, False), (3, 3, True), (4, 3, True)):
+        cases = {alone: _Turns({"whole_ns": [2e9] * rounds}), divided: _Turns({"whole_ns": [1e9] * turns})}
+        found = _compared(divided, cases, [alone], 4)
+        assert (found.rounds_count, "speedup_ratio" in found.figures) == (turns, known)
 
 
 def test_the_name_of_a_case_is_whole() -> None:
@@ -212,7 +225,7 @@ def test_sweeps_of_models_have_a_case_for_every_setting(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     seq = ["--seq", "8,16", "--batch", "1", "--tokens", "1,2", "--parallel", "none,tp2", "--full"]
     _ipcbench(["profile", "sweep", "seq", *seq, *SHORT, "--out", str(tmp_path)], cwd=tmp_path)
-    parallel = ["--seq", "8", "--tokens", "1", "--parallel", "tp2", "--transport", "shm", "--rounds", "1"]
+    parallel = ["--seq", "8", "--tokens", "1", "--parallel", "tp2", "--transport", "shm", "--rounds", "3"]
     _ipcbench(["profile", "sweep", "parallel", *parallel, *SHORT, "--out", str(tmp_path)], cwd=tmp_path)
     cases = [
         case
@@ -224,6 +237,15 @@ def test_sweeps_of_models_have_a_case_for_every_setting(tmp_path: Path) -> None:
     ways = {(case["values"]["parallel"], case["values"]["transport"]) for case in cases}
     assert ways == {("none", "none"), ("tp2", "shm")}
     assert len(cases) == 2 * 2 * 2 + 2 + (os.cpu_count() != 1)
-    (divided,) = (case for case in cases if "speedup_ratio" in case["figures"])
+    (divided,) = (case for case in cases if case.get("speedup"))
     gain, efficiency = (divided["figures"][name]["estimate"] for name in ("speedup_ratio", "efficiency_ratio"))
     assert efficiency == pytest.approx(gain / 2)
+
+
+def test_a_sweep_of_divisions_gives_its_cases_after_each_turn() -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    base = Setting(model="qwen3-tiny", seq=8, tokens=1, steps=1, warmup=0)
+    given: list[list[str]] = []
+    found = sweep_parallel(base, ["tp2"], ["shm"], 1, done=lambda points: given.append([p.status for p in points]))
+    assert [each.count("measured") for each in given] == [*range(1, len(found) + 1)]
+    assert {status for each in given for status in each} == {"measured", "not measured"}
