@@ -25,7 +25,7 @@ from ipcbench.cli.profile_options import model_options, out_folder, print_lines,
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from ipcbench.profile.records import SweepPoint
+    from ipcbench.profile.records import Setting, SweepPoint
     from ipcbench.profile.sweep.cases import Budget, Done
 
 
@@ -41,6 +41,8 @@ def _listed(name: str, default: str, text: str) -> Callable[[FunctionOrCommand],
     return click.option(name, default=default, show_default=True, metavar="A,…", help=text)
 
 
+_COMMON = ("model", "dtype", "device", "attention", "is_fused", "steps", "warmup")
+"""What all cases of a model's sweep have in common."""
 _transports = several("--transport", "gloo,shm", "Transports to measure.", lambda: ("gloo", *backend_names()))
 _end = options(
     duration("--budget", "2min", "What does not fit is not measured."),
@@ -74,25 +76,29 @@ def _budget(given: dict[str, Any]) -> Budget:
     return Budget(None if given["full"] else limit_s)
 
 
-def _keeper(given: dict[str, Any]) -> tuple[Done, Path]:
+def _keeper(given: dict[str, Any], base: Setting | None = None) -> tuple[Done, Path]:
     """Return what writes the cases so far, and the folder."""
+    from ipcbench.machine.describe import describe_machine, describe_versions
     from ipcbench.profile.files.sweeps import FILES, write_sweep
 
+    setting = {name: getattr(base, name) for name in _COMMON} if base else {}
+    facts = {"started_unix_s": time.time(), "setting": setting, "machine": describe_machine()}
+    facts["versions"] = describe_versions("torch", "transformers")
     stamp = time.strftime("%Y%m%d-%H%M%S")
     folder = out_folder(given["out"], f"profile-sweep-{stamp}", [f"{name}_*.json" for name in FILES.values()])
 
     def done(points: Sequence[SweepPoint]) -> None:
-        write_sweep(points, folder, stamp)
+        write_sweep(points, folder, stamp, facts)
 
     return done, folder
 
 
 def _finish(points: Sequence[SweepPoint], folder: Path) -> int:
-    """Write the pictures and the report, print it, and return the exit code."""
+    """Print what was found, write the pictures and the report, and return the exit code."""
     from ipcbench.profile.files.sweeps import sweep_lines, write_report
 
-    write_report(points, folder)
     print_lines(sweep_lines(points))
+    write_report(folder)
     tell(f"files: {folder}")
     return EXIT_FAILED if all(point.status != "measured" for point in points) else 0
 
@@ -114,9 +120,9 @@ def seq(**given: Any) -> int:
 
     axes = {name: given.pop(name) for name in ("seq", "batch", "tokens", "parallel")}
     lengths, batches, outputs = (_numbers(f"--{name}", axes[name]) for name in ("seq", "batch", "tokens"))
-    done, folder = _keeper(given)
-    plans = _names(axes["parallel"])
-    points = sweep_seq(setting_of(given), lengths, batches, outputs, plans, _budget(given), done, sayer(given))
+    plans, base = _names(axes["parallel"]), setting_of(given)
+    done, folder = _keeper(given, base)
+    points = sweep_seq(base, lengths, batches, outputs, plans, _budget(given), done, sayer(given))
     return _finish(points, folder)
 
 
@@ -140,8 +146,8 @@ def parallel(**given: Any) -> int:
 
     plans, names = _names(given.pop("parallel")), _names(given.pop("transport"))
     whole_number("--rounds", given["rounds"], 1, 10_000)
-    done, folder = _keeper(given)
     base = setting_of(given)
+    done, folder = _keeper(given, base)
     return _finish(sweep_parallel(base, plans, names, given["rounds"], _budget(given), done, sayer(given)), folder)
 
 

@@ -1,14 +1,20 @@
-"""The files of a sweep: its cases as JSON after each of them, and at the end pictures and performance_report.md."""
+"""The files of a sweep: its cases as JSON after each of them, and at the end pictures and performance_report.md, of all
+sweeps in the folder.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
+from ipcbench.errors import StoreError
 from ipcbench.profile.advice import advise, case_words
 from ipcbench.profile.files import as_json
 from ipcbench.profile.files.plots import bandwidth_figure, bandwidth_lines
@@ -20,7 +26,7 @@ from ipcbench.render.plot_panel import INK, MUTED
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, bullets, markdown_table, paragraphs
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS, Interval
-from ipcbench.util.files import write_bytes
+from ipcbench.util.files import as_store_errors, regular, write_bytes
 from ipcbench.util.units import format_bytes, format_percent
 
 if TYPE_CHECKING:
@@ -46,10 +52,46 @@ _GAINS = tuple(f"{what}_{of}" for what in ("speedup", "efficiency") for of in ("
 """Figures of a sweep that are unknown of too few rounds."""
 _MOST_ROWS = 25
 _NAMES = {"seq": "prompt", "batch": "batch", "tokens": "output"}
+_MACHINE = ("cpu_model", "usable_cores", "memory_bytes", "kernel")
 
 
-def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str) -> None:
+class _Stored(msgspec.Struct):
+    """What a file has beside its cases is unknown of a file of before."""
+
+    cases: list[dict[str, Any]]
+    started_unix_s: float | None = None
+    setting: dict[str, Any] = {}
+    machine: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+
+    def points(self) -> Iterator[SweepPoint]:
+        """Yield the cases, with the figures that are known."""
+        for case in self.cases:
+            figures = {
+                name: {end: each["estimate"] if value is None else value for end, value in each.items()}
+                for name, each in msgspec.convert(case["figures"], dict[str, dict[str, float | None]]).items()
+                if name not in _GAINS or each["low"] is not None
+            }
+            yield msgspec.convert(case | {"figures": figures}, SweepPoint)
+
+    def about(self) -> Iterator[str]:
+        """Yield what was measured, when, where, and with which versions, as far as it is known."""
+        if self.started_unix_s is not None:
+            yield f"{datetime.fromtimestamp(self.started_unix_s, UTC):%Y-%m-%d %H:%M} UTC"
+        machine = {name: self.machine[name] for name in _MACHINE if self.machine.get(name) is not None}
+        for facts in (self.setting, machine, self.versions):
+            if facts:
+                yield ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str, facts: Mapping[str, Any] | None = None) -> None:
     """Write the cases so far as JSON, a file for each kind of sweep; `stamp` is in its name.
+
+    Args:
+        points: the cases.
+        folder: where.
+        stamp: the time.
+        facts: `started_unix_s`, and what was measured where: `setting`, `machine`, `versions`.
 
     Raises:
         StoreError: it cannot be written.
@@ -57,7 +99,7 @@ def write_sweep(points: Sequence[SweepPoint], folder: Path, stamp: str) -> None:
     for sweep, name in FILES.items():
         cases = [_case(point) for point in points if point.sweep == sweep]
         if cases:
-            write_bytes(folder / f"{name}_{stamp}.json", as_json({"sweep": sweep, "cases": cases}))
+            write_bytes(folder / f"{name}_{stamp}.json", as_json({"sweep": sweep, **(facts or {}), "cases": cases}))
 
 
 def _case(point: SweepPoint) -> dict[str, object]:
@@ -95,7 +137,9 @@ def tables_of(points: Sequence[SweepPoint]) -> list[Table]:
 
 def _table(sweep: str, points: Sequence[SweepPoint]) -> Table:
     names = [name for name in _COLUMNS if any(name in point.figures for point in points)]
-    keys = [key for key in ("seq", "batch", "tokens") if len({point.values.get(key) for point in points}) > 1]
+    found = {key: [*dict.fromkeys(point.values.get(key) for point in points)] for key in _NAMES}
+    keys = [key for key, values in found.items() if len(values) > 1]
+    alike = [f"{name} {found[key][0]}" for key, name in _NAMES.items() if key not in keys and found[key] != [None]]
     rows = [
         (
             case_words(point),
@@ -112,7 +156,7 @@ def _table(sweep: str, points: Sequence[SweepPoint]) -> Table:
         *(["grade", "rounds"] if sweep == "parallel" else []),
     ]
     title = "Latency by length" if sweep == "seq" else "What dividing the model brings, against one process"
-    return Table(title, make_columns(heads), tuple(rows))
+    return Table(": ".join(filter(None, (title, ", ".join(alike)))), make_columns(heads), tuple(rows))
 
 
 def _rounds(point: SweepPoint) -> str:
@@ -209,39 +253,61 @@ def _together(cases: Sequence[tuple[str, ...]]) -> str:
     return re.sub(rf"(?<=, )({'|'.join(_NAMES.values())}) ", "", text)  # each once
 
 
-def write_report(points: Sequence[SweepPoint], folder: Path) -> list[str]:
-    """Write the pictures, if matplotlib is installed, and performance_report.md; return their names.
+def write_report(folder: Path) -> list[str]:
+    """Write the pictures, if matplotlib is installed, and performance_report.md, of all sweeps whose files are in a
+    folder; return their names. Of several of a kind, all pictures but the first's have the time in their names.
 
     Raises:
-        StoreError: one cannot be written.
+        StoreError: one cannot be written, or is no file of a sweep.
     """
-    names = []
-    drawn: dict[str, Callable[[Sequence[SweepPoint]], Figure | None]] = {
-        "latency_analysis": _latency, "parallelism_analysis": _parallelism,
-        "bandwidth_analysis": lambda points: bandwidth_figure(bandwidth_lines(points)),
-    }  # fmt: skip
-    for name, draw in drawn.items():
-        try:
-            figure = draw([point for point in points if point.status == "measured"])
-        except ImportError:
-            break
-        if figure is not None:
-            write_bytes(folder / "plots" / f"{name}.png", saved(figure))
-            names.append(f"plots/{name}.png")
-    parts = ["# Performance report", *(f"## {table.title}\n\n{markdown_table(table)}" for table in tables_of(points)),
-             *(f"![{name}]({name})" for name in names)]  # fmt: skip
-    for title, lines in (
-        ("What follows", [*_advice(points), *_doubts(points)]),
-        ("GPUs", _peaks(points)),
-        ("Not measured", _left_out(points)),
-    ):
-        parts += [f"## {title}\n\n{bullets(lines)}"] if lines else []
-    write_bytes(folder / "performance_report.md", ("\n\n".join(parts) + "\n").encode())
+    names: list[str] = []
+    parts = ["# Performance report"]
+    for sweep, name in FILES.items():
+        for place, path in enumerate(sorted(folder.glob(f"{name}_*.json"))):
+            stored, points = _read(path)
+            picture = _picture(sweep, points, folder, path.stem.removeprefix(name) if place else "")
+            parts += [f"## {path.name}", bullets(stored.about())]
+            parts += [f"### {table.title}\n\n{markdown_table(table)}" for table in tables_of(points)]
+            parts += [f"![{each}]({each})" for each in picture]
+            for title, lines in (
+                ("What follows", [*_advice(points), *_doubts(points)]),
+                ("GPUs", _peaks(points)),
+                ("Not measured", _left_out(points)),
+            ):
+                parts += [f"### {title}\n\n{bullets(lines)}"] if lines else []
+            names += picture
+    write_bytes(folder / "performance_report.md", ("\n\n".join(filter(None, parts)) + "\n").encode())
     return [*names, "performance_report.md"]
 
 
+def _read(path: Path) -> tuple[_Stored, list[SweepPoint]]:
+    with as_store_errors(path):
+        data = regular(path).read_bytes()
+    try:
+        stored = msgspec.json.decode(data, type=_Stored)
+        return stored, [*stored.points()]
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise StoreError(f"{path}: no sweep: {error}; move it elsewhere") from error
+
+
+def _picture(sweep: str, points: Sequence[SweepPoint], folder: Path, suffix: str) -> list[str]:
+    """Draw what was measured, and return the picture's name; nothing without matplotlib or figures."""
+    drawn: dict[str, tuple[str, Callable[[Sequence[SweepPoint]], Figure | None]]] = {
+        "seq": ("latency_analysis", _latency), "parallel": ("parallelism_analysis", _parallelism),
+        "bandwidth": ("bandwidth_analysis", lambda points: bandwidth_figure(bandwidth_lines(points))),
+    }  # fmt: skip
+    name, draw = drawn[sweep]
+    try:
+        figure = draw([point for point in points if point.status == "measured"])
+    except ImportError:
+        return []
+    if figure is None:
+        return []
+    write_bytes(folder / "plots" / f"{name}{suffix}.png", saved(figure))
+    return [f"plots/{name}{suffix}.png"]
+
+
 def _latency(points: Sequence[SweepPoint]) -> Figure | None:
-    points = [point for point in points if point.sweep == "seq"]
     if not points:
         return None
     batch = min(int(point.values["batch"]) for point in points)
@@ -275,7 +341,6 @@ def _latency(points: Sequence[SweepPoint]) -> Figure | None:
 
 
 def _parallelism(points: Sequence[SweepPoint]) -> Figure | None:
-    points = [point for point in points if point.sweep == "parallel"]
     panels = [("speedup_ratio", "speed-up against one process"), ("efficiency_ratio", "efficiency"),
               ("communication_ratio", "share of communication in a step")]  # fmt: skip
     panels = [panel for panel in panels if any(panel[0] in point.figures for point in points)]

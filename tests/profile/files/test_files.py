@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ipcbench.errors import ConfigError
+from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile import files
 from ipcbench.profile.files import register_metric, register_plot, write_files
 from ipcbench.profile.files.plots import PLOTS
@@ -205,7 +206,7 @@ def test_a_sweep_is_saved_and_reported(tmp_path: Path) -> None:
     assert [(case["speedup"], case["grade"]) for case in cases] == [(1.54, "good"), (1.0, "fair"), (0.4, "poor")]
     (case, *_) = document(tmp_path / "sweep", "bandwidth_test_20260102-030405.json")["cases"]
     assert case["bandwidth_gbps"] == 4.0
-    names = write_report(points(), tmp_path / "sweep")
+    names = write_report(tmp_path / "sweep")
     plots = {"plots/latency_analysis.png", "plots/parallelism_analysis.png", "plots/bandwidth_analysis.png"}
     assert set(names) == {*plots, "performance_report.md"}
     report = (tmp_path / "sweep" / "performance_report.md").read_text()
@@ -214,6 +215,28 @@ def test_a_sweep_is_saved_and_reported(tmp_path: Path) -> None:
     lines = sweep_lines(points())
     assert max(map(len, lines)) <= 110
     assert any(line.startswith("not measured: does not fit the budget of 60 s: ") for line in lines)
+
+
+def test_a_report_is_of_all_sweeps_in_the_folder_and_says_what_was_measured(tmp_path: Path) -> None:
+    facts = {"started_unix_s": 1e9, "setting": {"model": "qwen3-tiny", "dtype": "float32"},
+             "machine": {"cpu_model": "a *processor*", "kernel": None}, "versions": {"ipcbench": "1.2"}}  # fmt: skip
+    few = replace(points()[0], rounds_count=1)
+    for stamp, cases, about in (("1", [few], facts), ("2", points(), facts), ("3", points()[:1], None)):
+        write_sweep(cases, tmp_path, stamp, about)
+        names = write_report(tmp_path)
+    assert {f"plots/latency_analysis{suffix}.png" for suffix in ("", "_2", "_3")} <= {*names}
+    report = (tmp_path / "performance_report.md").read_text()
+    assert {name for name in names[:-1] if f"![{name}]({name})" in report and (tmp_path / name).exists()} == {
+        *names[:-1]
+    }
+    assert report.count("## latency_analysis_") == 3
+    assert "model qwen3-tiny, dtype float32" in report
+    assert "2001-09-09 01:46 UTC" in report
+    assert r"cpu\_model a \*processor\*" in report
+    assert "Latency by length: prompt 128, batch 1, output 50" in report
+    (tmp_path / "latency_analysis_4.json").write_text('{"cases": [{"figures": 1}]}')
+    with pytest.raises(StoreError, match=r"latency_analysis_4\.json: no sweep"):
+        write_report(tmp_path)
 
 
 def test_a_grade_whose_interval_reaches_across_a_limit_is_two() -> None:

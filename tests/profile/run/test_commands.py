@@ -109,7 +109,10 @@ def test_a_bandwidth_sweep_measures_what_fits_and_names_the_rest(tmp_path: Path)
     options = ["--sizes", "64KiB", "--transport", "shm,mpi", "--out", str(tmp_path), "-q"]
     _ipcbench(["profile", "sweep", "bandwidth", *options], cwd=tmp_path)
     (file,) = tmp_path.glob("bandwidth_test_*.json")
-    cases = json.loads(file.read_text())["cases"]
+    stored = json.loads(file.read_text())
+    assert {"ipcbench", "numpy"} <= {*stored["versions"]}
+    assert stored["machine"]["usable_cores"] > 0
+    cases = stored["cases"]
     over_shm = [case for case in cases if case["values"].get("transport") == "shm"]
     assert {case["values"]["what"] for case in over_shm} == {
         "send", "all_reduce", "all_gather", "reduce_scatter", "broadcast"
@@ -233,6 +236,9 @@ def test_sweeps_of_models_have_a_case_for_every_setting(tmp_path: Path) -> None:
         for file in tmp_path.glob(f"{name}_*.json")
         for case in json.loads(file.read_text())["cases"]
     ]
+    for file in tmp_path.glob("*.json"):
+        assert json.loads(file.read_text())["setting"]["model"] == "qwen3-tiny"
+        assert file.name in (tmp_path / "performance_report.md").read_text()
     assert {case["status"] for case in cases} == {"measured"}
     ways = {(case["values"]["parallel"], case["values"]["transport"]) for case in cases}
     assert ways == {("none", "none"), ("tp2", "shm")}
