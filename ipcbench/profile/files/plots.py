@@ -15,6 +15,7 @@ from ipcbench.profile.summary import BUCKETS, COMMUNICATION, HOST, OTHER, OWN, P
 from ipcbench.render.figures import log_scale, new_figure
 from ipcbench.render.palette import PARTS_START, series_style
 from ipcbench.render.plot_panel import INK, MUTED, shortened
+from ipcbench.stats.estimates import Interval
 from ipcbench.util.units import format_bytes
 
 if TYPE_CHECKING:
@@ -193,44 +194,48 @@ def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
 
 
 def _bandwidth(summary: Summary, points: Sequence[SweepPoint]) -> Figure | None:
-    lines: dict[str, dict[int, float]] = defaultdict(dict)
+    lines: dict[str, dict[int, Interval]] = defaultdict(dict)
     for total in summary.totals:
         for each in total.totals.ops if total.totals else ():
             if each.bytes and each.bus_bytes_per_s:
-                lines[f"{each.op}, {total.phase}"][each.bytes] = each.bus_bytes_per_s
+                lines[f"{each.op}, {total.phase}"][each.bytes] = Interval(*[each.bus_bytes_per_s] * 3)
     return bandwidth_figure({**lines, **bandwidth_lines(points)})
 
 
-def bandwidth_lines(points: Sequence[SweepPoint]) -> dict[str, dict[int, float]]:
-    """Return what was sent and over what → size, bytes → rate, bytes/s, of the points of a bandwidth sweep."""
-    lines: dict[str, dict[int, float]] = defaultdict(dict)
+def bandwidth_lines(points: Sequence[SweepPoint]) -> dict[str, dict[int, Interval]]:
+    """Return what was sent and over what → size, bytes → rate, bytes/s, of the points of a bandwidth sweep; of
+    collective operations, their bus bandwidth.
+    """
+    lines: dict[str, dict[int, Interval]] = defaultdict(dict)
     for point in points:
         rate = point.figures.get("bus_bytes_per_s") or point.figures.get("bytes_per_s")
         if point.sweep == "bandwidth" and rate is not None:
-            names = [str(point.values[key]) for key in ("what", "transport", "direction") if key in point.values]
-            lines[" ".join(name for name in names if name not in {"one way", "cuda"})][int(point.values["bytes"])] = (
-                rate.estimate
-            )
+            name = f"{point.values['what']} {point.values['transport']}".removesuffix(" cuda")
+            if point.values.get("direction") == "both ways" and "bus_bytes_per_s" not in point.figures:
+                name += " both ways (sum)"
+            lines[name][int(point.values["bytes"])] = rate
     return lines
 
 
-def bandwidth_figure(lines: Mapping[str, Mapping[int, float]]) -> Figure | None:
+def bandwidth_figure(lines: Mapping[str, Mapping[int, Interval]]) -> Figure | None:
     """Return rates over sizes, a line each; None without any."""
     if not lines:
         return None
-    figure, (axes,) = new_figure("Bus bandwidth by size of the message, without waiting", 1, 4.8)
-    for number, (name, values) in enumerate(sorted(lines.items(), key=lambda item: -max(item[1].values()))):
+    figure, (axes,) = new_figure("Bandwidth by size of the message, without waiting", 1, 4.8)
+    for number, (name, values) in enumerate(
+        sorted(lines.items(), key=lambda item: -max(rate.estimate for rate in item[1].values()))
+    ):
         style, sizes = series_style(number), sorted(values)
-        axes.plot(sizes, [values[size] / 1e9 for size in sizes], marker="o", label=name, color=style.light,
+        axes.plot(sizes, [values[size].estimate / 1e9 for size in sizes], marker="o", label=name, color=style.light,
                   linestyle={"solid": "-", "dash": "--", "dot": ":"}[style.dash])  # fmt: skip
     sizes = sorted({size for values in lines.values() for size in values})
-    rates = [rate / 1e9 for values in lines.values() for rate in values.values()]
+    rates = [rate.estimate / 1e9 for values in lines.values() for rate in values.values()]
     log_scale(axes, "y", min(rates), max(rates))
     axes.set_xscale("log")
     axes.set_xticks(sizes[:: -(-len(sizes) // 8)], [format_bytes(size) for size in sizes[:: -(-len(sizes) // 8)]])
     axes.xaxis.minorticks_off()
     axes.set_xlabel("bytes of the message", color=MUTED)
-    axes.set_ylabel("GB/s", color=MUTED)
+    axes.set_ylabel("GB/s (collective operations: bus bandwidth)", color=MUTED)
     axes.grid(visible=True, color="#e4e8ee")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=9)
     return figure

@@ -173,18 +173,25 @@ def _figure(figure: Interval | None, by: float) -> str:
 def _bandwidth_table(points: Sequence[SweepPoint]) -> Table:
     lines = bandwidth_lines(points)
     sizes = sorted({size for values in lines.values() for size in values})
-    rows = tuple((name, *(number(values.get(size), 1e9) for size in sizes)) for name, values in lines.items())
-    return Table("Bus bandwidth, GB/s", make_columns(["what", *map(format_bytes, sizes)]), rows)
+    rows = tuple((name, *(_figure(values.get(size), 1e9) for size in sizes)) for name, values in lines.items())
+    title = "Bandwidth, GB/s (collective operations: bus bandwidth)"
+    return Table(title, make_columns(["what", *map(format_bytes, sizes)]), rows)
 
 
 def sweep_lines(points: Sequence[SweepPoint]) -> list[str]:
     """Return a sweep as text: its tables, what follows from them, and how much was not measured, and why."""
     lines: list[str] = []
-    for table in tables_of(points):
+    for table in tables_of([_without_intervals(point) for point in points]):
         shown = aligned(replace(table, rows=table.rows[:_MOST_ROWS]), WIDTH, name_width=WIDTH // 2)
         more = len(table.rows) - _MOST_ROWS
         lines += [table.title, "", *shown, *([f"{more} more rows: see performance_report.md"] if more > 0 else []), ""]
     return [*lines, *paragraphs([*_advice(points), *_doubts(points), *_peaks(points), *_left_out(points)], WIDTH)]
+
+
+def _without_intervals(point: SweepPoint) -> SweepPoint:
+    """Return a case as a screen shows it: of bandwidth, which has columns for many sizes, the medians alone."""
+    medians = {name: Interval(*[each.estimate] * 3) for name, each in point.figures.items()}
+    return replace(point, figures=medians) if point.sweep == "bandwidth" else point
 
 
 def _advice(points: Sequence[SweepPoint]) -> list[str]:

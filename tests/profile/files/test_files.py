@@ -217,6 +217,20 @@ def test_a_sweep_is_saved_and_reported(tmp_path: Path) -> None:
     assert any(line.startswith("not measured: does not fit the budget of 60 s: ") for line in lines)
 
 
+def test_bandwidth_says_what_is_a_sum_and_has_its_intervals_in_the_report(tmp_path: Path) -> None:
+    found, rate = [], Interval(2.9e9, 3e9, 3.1e9)
+    for what, names in (("memcpy", ("bytes_per_s",)), ("send", ("bytes_per_s",)), ("all_reduce", ("bus_bytes_per_s",))):
+        values = {"what": what, "transport": "shm", "direction": "one way" if what == "memcpy" else "both ways"}
+        found.append(SweepPoint("bandwidth", {**values, "bytes": 2**20}, dict.fromkeys(names, rate), rounds_count=5))
+    write_sweep(found, tmp_path, "1")
+    write_report(tmp_path)
+    report = (tmp_path / "performance_report.md").read_text()
+    assert "### Bandwidth, GB/s (collective operations: bus bandwidth)" in report
+    for name in ("memcpy shm", "send shm both ways (sum)", r"all\_reduce shm"):
+        assert f"| {name} | 3.00 \\[2.90, 3.10\\] |" in report
+    assert "2.90" not in "\n".join(sweep_lines(found))
+
+
 def test_a_report_is_of_all_sweeps_in_the_folder_and_says_what_was_measured(tmp_path: Path) -> None:
     facts = {"started_unix_s": 1e9, "setting": {"model": "qwen3-tiny", "dtype": "float32"},
              "machine": {"cpu_model": "a *processor*", "kernel": None}, "versions": {"ipcbench": "1.2"}}  # fmt: skip
