@@ -63,7 +63,7 @@ def run(**given: Any) -> int:
 
     The logits of several ranks are compared with those of one process. Under torchrun, this process is a rank.
 
-    Exit codes: 0 done; 1 a rank failed, or the logits are wrong; 2 bad input, or torch is missing.
+    Exit codes: 0 done; 1 a rank or your own function failed, or the logits are wrong; 2 bad input, or torch is missing.
     """
     from ipcbench.profile.run import profile
 
@@ -76,25 +76,29 @@ def run(**given: Any) -> int:
 
 
 def _show(made: Profile, folder: Path, form: str = "text", *, full: bool = False, quiet: bool = False) -> int:
-    """Write a profile's files, print it, one screen or all, and return the exit code: 1 if its logits are wrong."""
+    """Write a profile's files, print it, one screen or all, and return the exit code: 1 if its logits are wrong, or a
+    function of the user's own has failed.
+    """
     from ipcbench.profile.advice import advise
-    from ipcbench.profile.files import analysis_of, as_json, write_files
+    from ipcbench.profile.files import as_json, write_files
     from ipcbench.profile.files.tables import every_table, screen
     from ipcbench.profile.summary import summarize
 
-    write_files(made, folder)
+    written = write_files(made, folder)
     summary = summarize(made)
     advice = advise(summary)
     if form == "json":
-        print_lines(as_json(analysis_of(summary, advice)).decode().splitlines())
+        print_lines(as_json(written.analysis).decode().splitlines())
     else:
         print_lines((every_table if full else screen)(summary, advice))
     if not quiet:
         tell(f"files: {folder}")
-    if made.agreement is None or made.agreement.holds:
-        return 0
-    tell(f"ipcbench: error: {made.agreement.words}")
-    return EXIT_FAILED
+    errors = [f"{each.what}: needs {each.needs}" for each in written.unavailable if each.is_failure]
+    if made.agreement is not None and not made.agreement.holds:
+        errors.append(made.agreement.words)
+    for each in errors:
+        tell(f"ipcbench: error: {each}")
+    return EXIT_FAILED if errors else 0
 
 
 @command.command("check", short_help="Say what can be measured on this machine, and what that needs.")
@@ -124,7 +128,7 @@ def check(**given: Any) -> int:
 def report(path: str, full: bool, form: str, imports: tuple[str, ...], out: str | None) -> int:
     """Print a profile, a folder or its profile.json, and write its files anew.
 
-    Exit codes: 0 done; 1 its logits are wrong.
+    Exit codes: 0 done; 1 its logits are wrong, or your own function failed.
     """
     import_all(imports)
     made = read(path)

@@ -16,6 +16,7 @@ from ipcbench.cli.options import DTYPES, one_word, options, whole
 from ipcbench.cli.output import RESULTS_ROOT, tell
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.util.files import as_store_errors
+from ipcbench.util.reference import users_own
 
 if TYPE_CHECKING:
     from ipcbench.profile.records import Profile, Setting
@@ -97,10 +98,8 @@ def sayer(given: dict[str, Any]) -> Say:
 def import_all(names: Sequence[str]) -> None:
     """Import the modules that `--import` names."""
     for name in names:
-        try:
+        with users_own("--import", name, "a module that can be imported"):
             import_module(name)
-        except ModuleNotFoundError as error:
-            raise ConfigError("--import", name, f"a module that can be imported ({error})") from error
 
 
 def print_lines(lines: Sequence[str]) -> None:

@@ -29,7 +29,7 @@ from ipcbench.profile.model.loading import device_of, load, prompt
 from ipcbench.profile.model.parallel import Runner, require_memory
 from ipcbench.profile.model.plan import Plan
 from ipcbench.profile.records import Operator, Phase, Profile, Setting, Source, Span, Step
-from ipcbench.profile.timing import flops
+from ipcbench.profile.timing import buckets, flops
 from ipcbench.profile.timing.memory import measure
 from ipcbench.profile.timing.operators import operators
 from ipcbench.profile.timing.spans import Spans
@@ -177,7 +177,10 @@ class Rank:
         return Profile(self.setting, steps=tuple(steps), spans=tuple(rows), calls=tuple(self.recorder.taken()))
 
     def operators(self) -> Profile:
-        """Run steps of their own under the operator profiler, and return the operators' shares of each block."""
+        """Run steps of their own under the operator profiler, and return the operators' shares of each block, or which
+        bucket failed.
+        """
+        buckets.failed.clear()
         rows: list[Operator] = []
         work = self._work()
         for phase in self.setting.phases:
@@ -187,7 +190,7 @@ class Rank:
                 run()  # for its cache
                 run, count = lambda: next(steps)[2](), min(self.setting.tokens, _DECODES)  # noqa: B023, PLW0108
             rows += operators(run, self.runner, phase, count, self.device, rank=self.rank, work=work[phase])
-        return Profile(self.setting, operators=tuple(rows))
+        return Profile(self.setting, operators=tuple(rows), unavailable=tuple(buckets.failed.values()))
 
     def _work(self) -> dict[Phase, dict[tuple[str, str], flops.Work]]:
         """Return what the prompt and the decoding step in the middle do, by block and bucket."""

@@ -20,6 +20,9 @@ from ipcbench.util.files import as_store_errors, regular, write_bytes
 FILE: Final = "profile.json"
 _HEAD: Final = head("profile")
 
+NO_FAILURE: Final = "a function that does not fail"
+"""What a figure needs of which the user's own function has failed."""
+
 Phase: TypeAlias = Literal["prefill", "decode"]
 Detail: TypeAlias = Literal["block", "module", "op"]
 Source: TypeAlias = Literal["plain", "spans", "operators"]
@@ -197,6 +200,11 @@ class Unavailable:
     what: str
     needs: str
     """`2 GPUs`, `pip install …`."""
+
+    @property
+    def is_failure(self) -> bool:
+        """Return whether a function of the user's own has failed."""
+        return self.needs.startswith(NO_FAILURE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -347,6 +347,8 @@ def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_er
         name: tuple(chain.from_iterable(getattr(part, name) for part in made.parts)) for name in _PARTS
     }
     rows["calls"] = tuple(matched(rows["calls"], clock_error_ns))
+    if failed := dict.fromkeys(chain.from_iterable(part.unavailable for part in made.parts)):
+        rows["operators"] = ()  # some shares lack what the bucket would have had
     gpus = [device for device in made.devices if device[0] != "cpu"]
     names = ", ".join(sorted({name for _, name in gpus}))
     versions = describe_versions("torch", "transformers")
@@ -357,7 +359,7 @@ def _concluded(setting: Setting, made: _Made, reference: Logits | None, clock_er
         versions=versions,
         **rows,
         agreement=None if reference is None else agreement(made.logits, reference, setting.dtype),
-        unavailable=unavailable(len({*gpus})),
+        unavailable=(*failed, *unavailable(len({*gpus}))),
         remarks=(_SHARED.format(len(gpus), len({*gpus})),) if is_shared else (),
         verified_on=f"{names}, torch {versions['torch']}" if gpus else None,
         clock_error_ns=clock_error_ns,

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from ipcbench.errors import ConfigError
@@ -24,14 +25,29 @@ def is_reference(text: object) -> bool:
 
 
 @contextmanager
-def users_own(field: str, value: object, allowed: str) -> Iterator[None]:
-    """Turn whatever the block's code raises, which is the user's own, into a ConfigError; Ctrl-C goes on."""
+def users_own(field: str, value: object, allowed: str, place: str = "") -> Iterator[None]:
+    """Turn whatever the block's code raises, which is the user's own, into a ConfigError that says in which line of it,
+    or else names its `place`; Ctrl-C goes on.
+    """
     try:
         yield
     except (KeyboardInterrupt, ConfigError):
         raise
     except BaseException as error:  # `sys.exit`, too: the program is ours
-        raise ConfigError(field, value, f"{allowed} ({type(error).__name__}: {error})") from error
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        place = _line_of(error) or place
+        raise ConfigError(field, value, f"{allowed} ({text}{place and f', {place}'})") from error
+
+
+def _line_of(error: BaseException) -> str:
+    """Return the innermost line that is neither ours nor of Python or what is installed; empty without one."""
+    import sysconfig  # slow to load, and only errors need them
+    import traceback
+
+    paths = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    others = ("<", f"{Path(__file__).parents[1]}{os.sep}", *paths)
+    lines = [each for each in traceback.extract_tb(error.__traceback__) if not each.filename.startswith(others)]
+    return f"{Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
 
 
 def load_reference(text: str, field: str) -> Any:

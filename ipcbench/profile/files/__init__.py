@@ -11,23 +11,26 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ipcbench.errors import ConfigError
-from ipcbench.profile.advice import Advice, advise
+from ipcbench.profile.advice import advise
 from ipcbench.profile.files import documents
 from ipcbench.profile.files.page import profile_html
 from ipcbench.profile.files.plots import PLOTS, Draw, Plot
 from ipcbench.profile.files.timeline import perfetto
-from ipcbench.profile.records import FILE, Profile, SweepPoint, Unavailable, write_profile
+from ipcbench.profile.records import FILE, NO_FAILURE, Profile, SweepPoint, Unavailable, write_profile
 from ipcbench.profile.summary import Summary, summarize
 from ipcbench.render.figures import saved
 from ipcbench.util.files import write_bytes
+from ipcbench.util.reference import users_own
 
 Metric = Callable[[Summary], Any]
 _METRICS: dict[str, Metric] = {}
@@ -36,10 +39,27 @@ _EXTRA = "pip install 'ipcbench[report]'"
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The names of the files, and what could not be written or measured."""
+    """The names of the files, what could not be written or measured, and what analysis_report.json holds."""
 
     names: tuple[str, ...]
     unavailable: tuple[Unavailable, ...]
+    analysis: dict[str, Any]
+
+
+def _own(kind: str, name: str, function: Callable[..., Any], save: Callable[[Any], bytes]) -> Callable[..., Any]:
+    """Return the user's function as one that raises ConfigError where it fails, or returns what cannot be saved."""
+    line = traceback.extract_stack(limit=3)[0]  # where it is registered
+
+    def called(*arguments: Any) -> Any:
+        if save is saved:
+            import_module("matplotlib")  # without it, our own raise ImportError, too
+        with users_own(kind, name, NO_FAILURE, f"{Path(line.filename).name}:{line.lineno}"):
+            result = function(*arguments)
+            if result is not None:
+                save(result)
+        return result
+
+    return called
 
 
 def register_metric(name: str, metric: Metric) -> None:
@@ -50,7 +70,7 @@ def register_metric(name: str, metric: Metric) -> None:
     """
     if name in _METRICS:
         raise ConfigError("metric", name, "a name that no metric has")
-    _METRICS[name] = metric
+    _METRICS[name] = _own("metric", name, metric, as_json)
 
 
 def register_plot(name: str, draw: Draw, needs: str) -> None:
@@ -66,18 +86,14 @@ def register_plot(name: str, draw: Draw, needs: str) -> None:
     """
     if name in PLOTS:
         raise ConfigError("plot", name, "a name that no plot has")
-    PLOTS[name] = Plot(draw, needs)
-
-
-def analysis_of(summary: Summary, advice: Sequence[Advice]) -> dict[str, Any]:
-    """Return what analysis_report.json holds, with the registered metrics."""
-    return documents.analysis(summary, advice, _METRICS)
+    PLOTS[name] = Plot(_own("plot", name, draw, saved), needs)
 
 
 def write_files(
     profile: Profile, folder: Path, points: Sequence[SweepPoint] = (), command: str = "ipcbench profile report ."
 ) -> Written:
-    """Write all files of a profile into a folder, which is made if need be.
+    """Write all files of a profile into a folder, which is made if need be; where a function of the user's own fails,
+    all others.
 
     Args:
         profile: the content.
@@ -92,7 +108,7 @@ def write_files(
     advice = advise(summary, points)
     write_profile(folder, profile)
     names, missing = [FILE], list(profile.unavailable)
-    analysis = analysis_of(summary, advice)
+    analysis = documents.analysis(summary, advice, _metrics(summary, missing))
 
     def write(name: str, data: bytes) -> None:
         write_bytes(folder / name, data)
@@ -106,6 +122,9 @@ def write_files(
     for name, plot in PLOTS.items():
         try:
             figure = plot.draw(summary, points)
+        except ConfigError as error:
+            missing.append(Unavailable(f"plot {name!r}", str(error.allowed)))
+            continue
         except ImportError:
             missing.append(Unavailable(f"{name}.png", _EXTRA))
             continue
@@ -119,7 +138,18 @@ def write_files(
         missing.append(Unavailable("report.html", _EXTRA))
     write("comprehensive_report.json", as_json(documents.comprehensive(summary, advice, points, missing, analysis)))
     write("README.md", documents.readme(summary, advice, names, missing).encode())
-    return Written(tuple(names), tuple(missing))
+    return Written(tuple(names), tuple(missing), analysis)
+
+
+def _metrics(summary: Summary, missing: list[Unavailable]) -> dict[str, Any]:
+    """Return what the registered metrics are, and add those that fail to what is missing."""
+    found = {}
+    for name, metric in _METRICS.items():
+        try:
+            found[name] = metric(summary)
+        except ConfigError as error:
+            missing.append(Unavailable(f"metric {name!r}", str(error.allowed)))
+    return found
 
 
 def as_json(values: object) -> bytes:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ipcbench.errors import ConfigError
+from ipcbench.profile.records import NO_FAILURE, Unavailable
+from ipcbench.util.reference import users_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ _COMMUNICATION: Final = ("c10d", "gloo:", "nccl:", "record_param_comms")
 _PRODUCTS: Final = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::mm")
 _TURNS: Final = ("aten::neg", "aten::cat", "aten::chunk", "aten::split", "aten::add", "aten::mul")
 _own: dict[str, Matches] = {}
+failed: Final[dict[str, Unavailable]] = {}
+"""Buckets of one's own whose function has failed in this run; they are asked no more."""
 
 
 def register_bucket(name: str, matches: Matches) -> None:
@@ -57,9 +61,13 @@ def register_bucket(name: str, matches: Matches) -> None:
 
 def bucket(use: Use) -> str:
     """Return the bucket of one use of an operator; `other` where none fits."""
-    for name, matches in _own.items():
-        if matches(use):
-            return name
+    for name in [name for name in _own if name not in failed]:
+        try:
+            with users_own("bucket", name, NO_FAILURE):
+                if _own[name](use):
+                    return name
+        except ConfigError as error:  # not raised: other ranks may wait for this one's next call
+            failed[name] = Unavailable(f"shares of operators, with bucket {name!r}", str(error.allowed))
     leaf = use.module.rpartition(".")[2]
     if any(word in use.operator for word in _COMMUNICATION):
         return "communication"

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
+from ipcbench.cli import main
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile import files
 from ipcbench.profile.files import register_metric, register_plot, write_files
 from ipcbench.profile.files.plots import PLOTS
 from ipcbench.profile.files.sweeps import grade, sweep_lines, write_report, write_sweep
 from ipcbench.profile.files.timeline import perfetto
-from ipcbench.profile.records import Profile, Setting, SweepPoint, Unavailable, read_profile
+from ipcbench.profile.records import Profile, Setting, SweepPoint, Unavailable, read_profile, write_profile
 from ipcbench.profile.summary import HOST, Summary, summarize
 from ipcbench.render.figures import new_figure, saved
 from ipcbench.stats.estimates import Interval
@@ -175,6 +176,53 @@ def test_an_own_metric_and_an_own_plot_are_written(tmp_path: Path) -> None:
             register_plot("steps", draw, "")
     finally:
         del PLOTS["steps"], files._METRICS["slowest_ms"]
+
+
+@pytest.mark.usefixtures("few_plots")
+def test_an_own_function_that_fails_is_named_and_all_other_files_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_profile(tmp_path / "out", built(ranks=1, repetitions=1))
+    (tmp_path / "own_fails.py").write_text("""
+from ipcbench.profile.files import register_metric, register_plot
+def fail(*_): raise ValueError("two\\nlines")
+def leave(_): raise SystemExit(3)
+register_metric("raises", fail)
+register_metric("leaves", leave)
+register_metric("no argument", lambda: 1)
+register_metric("no function", 3)
+register_metric("object", lambda _: object())
+register_metric("good", lambda _: 5)
+register_plot("fails", fail, needs="")
+register_plot("text", lambda *_: "text", needs="")
+""")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(files, "_METRICS", {})
+    monkeypatch.setattr(files, "PLOTS", before := {**PLOTS})
+    assert main(["profile", "report", str(tmp_path / "out"), "--import", "own_fails", "--format", "json"]) == 1
+    said = capsys.readouterr()
+    errors = [line for line in said.err.splitlines() if "error" in line]
+    places = [("raises", 3), ("leaves", 4), *zip(("no argument", "no function", "object"), (7, 8, 9), strict=True),
+              ("fails", 3), ("text", 12)]  # fmt: skip
+    for line, (name, number) in zip(errors, places, strict=True):
+        assert f" {name!r}: needs a function that does not fail (" in line
+        assert line.endswith(f", own_fails.py:{number})")
+    assert "ValueError: two lines" in errors[0]
+    assert json.loads(said.out)["metrics"] == {"good": 5}
+    assert before.keys() > {file.stem for file in (tmp_path / "out").glob("*.png")}
+    assert {file.name for file in (tmp_path / "out").iterdir()} >= NAMES
+    assert "ValueError: two lines" in (tmp_path / "out" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("text", "words"), [("raise OSError('no')", "OSError: no, own_bad.py:1"), ("def (", "line 1")])
+def test_a_module_that_cannot_be_imported_is_one_line(
+    text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_bad.py").write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main(["profile", "run", "--import", "own_bad", "--out", str(tmp_path / "out")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line
 
 
 def points() -> list[SweepPoint]:

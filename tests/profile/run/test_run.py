@@ -189,6 +189,25 @@ def test_parts_of_a_step_add_up_and_the_root_covers_it() -> None:
         assert each.operators
 
 
+def test_a_bucket_that_fails_leaves_all_but_the_shares_of_operators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_bucket.py").write_text("""
+from ipcbench.profile.timing.buckets import register_bucket
+def fail(use): raise KeyError("no")
+register_bucket("fails", fail)
+""")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    made = profile(replace(SHORT, parallel="pp2", detail="op"), imports=["own_bucket"])
+    assert made is not None
+    assert len(made.memory) == 2
+    assert made.spans
+    assert made.operators == ()
+    (failure,) = [each for each in made.unavailable if each.is_failure]
+    assert "'fails'" in failure.what
+    assert failure.needs.endswith("(KeyError: 'no', own_bucket.py:3)")
+
+
 def test_memory_that_a_limit_refuses_is_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "getrlimit", lambda _: (2**20, 2**20))
     with pytest.raises(IpcbenchError, match=r"within the free 0\.00"):
