@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +22,19 @@ def is_reference(text: object) -> bool:
         return False
     module_name, _, attribute = text.partition(":")
     return _MODULE.fullmatch(module_name) is not None and attribute.isidentifier()
+
+
+def require_new_name(field: str, name: str, taken: Container[str]) -> None:
+    """Refuse a name for something of the user's own that is taken, or that not every file and table can hold.
+
+    Raises:
+        ConfigError: it is so.
+    """
+    if not re.fullmatch(r"\w[\w .-]{,99}", name, re.ASCII):
+        allowed = "up to 100 of A-Z, a-z, 0-9, `_`, `-`, `.` and space, of which the last three are not first"
+        raise ConfigError(field, name, allowed)
+    if name in taken:
+        raise ConfigError(field, name, f"a name that no {field} has")
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from ipcbench.profile.records import FILE, NO_FAILURE, Profile, SweepPoint, Unav
 from ipcbench.profile.summary import Summary, summarize
 from ipcbench.render.figures import saved
 from ipcbench.util.files import write_bytes
-from ipcbench.util.reference import users_own
+from ipcbench.util.reference import require_new_name, users_own
 
 Metric = Callable[[Summary], Any]
 _METRICS: dict[str, Metric] = {}
@@ -66,10 +66,9 @@ def register_metric(name: str, metric: Metric) -> None:
     """Add a figure to analysis_report.json, under `metrics`: what `metric` returns for a summary, as plain JSON.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: the name is taken, or has other characters than letters, digits, `_`, `-`, `.` and spaces.
     """
-    if name in _METRICS:
-        raise ConfigError("metric", name, "a name that no metric has")
+    require_new_name("metric", name, _METRICS)
     _METRICS[name] = _own("metric", name, metric, as_json)
 
 
@@ -82,10 +81,9 @@ def register_plot(name: str, draw: Draw, needs: str) -> None:
         needs: what there must be for one, to be listed where there is none.
 
     Raises:
-        ConfigError: the name is taken.
+        ConfigError: as of `register_metric`.
     """
-    if name in PLOTS:
-        raise ConfigError("plot", name, "a name that no plot has")
+    require_new_name("plot", name, PLOTS)
     PLOTS[name] = Plot(_own("plot", name, draw, saved), needs)
 
 

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 
 from ipcbench.errors import ConfigError
 from ipcbench.profile.records import NO_FAILURE, Unavailable
-from ipcbench.util.reference import users_own
+from ipcbench.util.reference import require_new_name, users_own
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,11 @@ _LINEARS: Final = {
     "o_proj": "output",
     "down_proj": "down",
 }
+_TAKEN: Final = {
+    *_LINEARS.values(), "activation", "attention", "communication", "communication transfer", "communication wait",
+    "embedding", "host overhead", "lm_head", "mlp", "norms", "other", "other blocks", "rope", "scores",
+}  # fmt: skip
+"""Buckets of ours, and parts of a step."""
 _COMMUNICATION: Final = ("c10d", "gloo:", "nccl:", "record_param_comms")
 _PRODUCTS: Final = ("aten::bmm", "aten::matmul", "aten::baddbmm", "aten::mm")
 _TURNS: Final = ("aten::neg", "aten::cat", "aten::chunk", "aten::split", "aten::add", "aten::mul")
@@ -45,17 +50,16 @@ failed: Final[dict[str, Unavailable]] = {}
 
 
 def register_bucket(name: str, matches: Matches) -> None:
-    """Add a bucket of one's own, which is asked before those that there are; a name that is taken is given anew.
+    """Add a bucket of one's own, which is asked before those that there are.
 
     Args:
         name: as it is shown.
         matches: whether a use of an operator belongs to it.
 
     Raises:
-        ConfigError: the name is empty.
+        ConfigError: the name is taken, or has other characters than letters, digits, `_`, `-`, `.` and spaces.
     """
-    if not name:
-        raise ConfigError("bucket", name, "a name")
+    require_new_name("bucket", name, _TAKEN | _own.keys())
     _own[name] = matches
 
 

@@ -20,6 +20,7 @@ from ipcbench.profile.files.sweeps import grade, sweep_lines, write_report, writ
 from ipcbench.profile.files.timeline import perfetto
 from ipcbench.profile.records import Profile, Setting, SweepPoint, Unavailable, read_profile, write_profile
 from ipcbench.profile.summary import HOST, Summary, summarize
+from ipcbench.profile.timing.buckets import register_bucket
 from ipcbench.render.figures import new_figure, saved
 from ipcbench.stats.estimates import Interval
 from tests.profile.built import built, without_times
@@ -176,6 +177,16 @@ def test_an_own_metric_and_an_own_plot_are_written(tmp_path: Path) -> None:
             register_plot("steps", draw, "")
     finally:
         del PLOTS["steps"], files._METRICS["slowest_ms"]
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "../evil", "sub/evil", ".hidden", "é", "a" * 101])
+def test_a_name_that_not_every_file_and_table_can_hold_says_which_may(name: str) -> None:
+    for register in (
+        lambda: register_metric(name, len), lambda: register_plot(name, lambda *_: None, ""),
+        lambda: register_bucket(name, lambda _: True),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match="A-Z"):
+            register()
 
 
 @pytest.mark.usefixtures("few_plots")

@@ -20,6 +20,7 @@ from ipcbench.profile.model.loading import load, prompt  # noqa: E402
 from ipcbench.profile.model.parallel import Runner  # noqa: E402
 from ipcbench.profile.model.plan import find_model  # noqa: E402
 from ipcbench.profile.records import Setting  # noqa: E402
+from ipcbench.profile.summary import BUCKETS  # noqa: E402
 from ipcbench.profile.timing import buckets, flops  # noqa: E402
 from ipcbench.profile.timing.buckets import Use, bucket, register_bucket  # noqa: E402
 from ipcbench.profile.timing.memory import measure  # noqa: E402
@@ -77,8 +78,9 @@ def test_operators_have_a_purpose(use: Use, expected: str) -> None:
 def test_own_buckets_come_first() -> None:
     register_bucket("copies", lambda use: use.operator == "aten::copy_")
     assert bucket(Use("aten::copy_", "layers.0.self_attn.q_proj", "attention")) == "copies"
-    with pytest.raises(ConfigError, match="bucket"):
-        register_bucket("", lambda _: True)
+    for name in ("copies", "qkv", "rope", "scores", *BUCKETS):
+        with pytest.raises(ConfigError, match="a name that no bucket has"):
+            register_bucket(name, lambda _: True)
 
 
 def test_each_operator_is_in_a_block_and_has_its_share() -> None:
