@@ -206,13 +206,15 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
 
     Raises:
         ConfigError: no such format.
-        StoreError: a file cannot be read, is not of this format, or none has a call.
+        StoreError: a file cannot be read, is not of this format, or of a rank that another is of; none has a call; or
+            calls have members of which there is no file.
     """
     if form not in IMPORTS:
         raise ConfigError("format", form, IMPORTS)
     files = [file for path in paths for file in (sorted(path.glob("*.json*")) if path.is_dir() else [path])]
     calls: list[Call] = []
     unknown: Counter[str] = Counter()
+    known: dict[int, Path] = {}
     for place, file in enumerate(files):
         with as_store_errors(file):
             if not file.exists():
@@ -226,6 +228,13 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
             calls += _numbered(IMPORTS[form](parsed), rank, unknown)
         except _DAMAGED as error:
             raise StoreError(f"{file}: no trace of {form}: {_why(error)}") from error
+        if rank in known:
+            raise StoreError(f"{file}: is of rank {rank}, and so is {known[rank]}; name one file for each rank")
+        known[rank] = file
+    if missing := sorted({member for call in calls for member in call.ranks} - known.keys()):
+        words = ", ".join(map(str, missing[:10])) + (" …" if len(missing) > 10 else "")
+        text = f"there is no trace of rank {words}, which takes part in these calls; name its file, too"
+        raise StoreError(f"{', '.join(map(str, paths))}: {text}")
     if not calls:
         raise StoreError(f"{', '.join(map(str, paths))}: holds no communication call that {form} would record")
     remarks = [f"Imported from {form}: {len(files)} files; their times are taken as those of one clock."]

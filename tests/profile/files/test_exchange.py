@@ -122,8 +122,9 @@ def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> Non
         operator("gloo:send", [[8]], ["c10::Half"]),
         operator("c10d::barrier", [[1]], ["unsigned char"]),
     ]  # fmt: skip
+    (tmp_path / "0.json").write_text(json.dumps(kineto(0)))
     (tmp_path / "1.json").write_text(json.dumps(kineto(1, *events)))
-    found = read_calls([tmp_path / "1.json"], "kineto")
+    found = read_calls([tmp_path], "kineto")
     assert [(call.op, call.bytes, call.dtype, call.ranks) for call in found.calls] == [
         *[("all_reduce", 4096, "float32", (0, 1))] * 2, ("all_gather", 4096, "int64", (0, 1)),
         ("send", 16, "float16", (1, 0)),
@@ -139,6 +140,17 @@ def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> Non
         (tmp_path / "1.json").write_text(json.dumps(kineto(1, bad)))
         with pytest.raises(StoreError, match=why):
             read_calls([tmp_path / "1.json"], "kineto")
+
+
+def test_traces_of_too_few_ranks_or_one_twice_are_refused(tmp_path: Path) -> None:
+    files = [tmp_path / f"{rank}.json" for rank in (0, 1)]
+    for rank, file in enumerate(files):
+        file.write_text(json.dumps(kineto(rank, comms("allreduce", 1.0, **{"Process Group Ranks": "[0, 1]"}))))
+    assert len(read_calls(files, "kineto").calls) == 2
+    with pytest.raises(StoreError, match=r"0\.json: there is no trace of rank 1, "):
+        read_calls(files[:1], "kineto")
+    with pytest.raises(StoreError, match=r"1\.json: is of rank 1, and so is .*1\.json;"):
+        read_calls([*files, files[1]], "kineto")
 
 
 def test_nodes_of_chakra_as_its_own_tools_write_them_are_read(tmp_path: Path) -> None:
