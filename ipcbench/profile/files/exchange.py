@@ -237,9 +237,11 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
         raise StoreError(f"{', '.join(map(str, paths))}: {text}")
     if not calls:
         raise StoreError(f"{', '.join(map(str, paths))}: holds no communication call that {form} would record")
-    remarks = [f"Imported from {form}: {len(files)} files; their times are taken as those of one clock."]
+    is_planned = all(call.enter_ns is None for call in calls)
+    clock = "" if is_planned else "; their times are taken as those of one clock"
+    remarks = [f"Imported from {form}: {len(files)} files{clock}."]
     remarks += [f"{count} calls of {name} were left out." for name, count in unknown.items()]
-    return Profile(None, calls=tuple(calls), remarks=tuple(remarks))
+    return Profile(None, calls=tuple(calls), remarks=tuple(remarks), is_planned=is_planned)
 
 
 _DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError, RuntimeError, OSError,

@@ -77,6 +77,7 @@ def test_what_is_written_for_another_tool_is_read_again(tmp_path: Path, form: st
             rows = to_param([call for call in made.calls if call.rank == rank])
             write_bytes(tmp_path / "out" / f"{rank}.json", as_json(rows))
     again = read_calls([tmp_path / "out"], form)
+    assert not again.is_planned
     by_rank = sorted(made.calls, key=lambda call: (call.rank, call.step, call.sequence))
     assert sorted(map(bare, again.calls), key=lambda call: (call.rank, call.step, call.sequence)) == [
         *map(bare, by_rank)
@@ -196,6 +197,13 @@ def test_formats_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none\.json: there is no such file$"):
         read_calls([tmp_path / "none.json"], "param")
     assert isinstance(plan, Profile)
+
+
+def test_a_plan_that_is_exported_is_a_plan_again(tmp_path: Path) -> None:
+    write_calls(without_times(built(repetitions=1)), "chakra", tmp_path / "out")
+    again = read_calls([tmp_path / "out"], "chakra")
+    assert again.is_planned
+    assert again.remarks == ("Imported from chakra: 2 files.",)
 
 
 def test_chrome_has_an_arrow_from_the_last_rank_to_the_other(tmp_path: Path) -> None:
