@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -75,7 +75,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     """Tokens before it: 0 in prefill."""
     source: Source
     start_ns: int
-    wall_ns: int
+    wall_ns: Annotated[int, msgspec.Meta(gt=0)]
     """On a GPU until its last kernel has ended."""
     core_wait_ns: int | None = None
     """For how long the rank's thread that waited the most was ready in it and had no core; None if the system does not

@@ -29,6 +29,15 @@ def test_what_is_no_profile_is_refused(tmp_path: Path, data: bytes) -> None:
         read_profile(tmp_path)
 
 
+@pytest.mark.parametrize("wall_ns", [0, -5])
+def test_a_step_that_ends_before_it_begins_is_damage(tmp_path: Path, wall_ns: int) -> None:
+    steps = (Step(0, 0, "prefill", 0, "plain", 5, wall_ns),)
+    write_profile(tmp_path, Profile(Setting(model="qwen3-tiny"), steps=steps))
+    with pytest.raises(StoreError, match=r"no profile: .*steps") as caught:
+        read_profile(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_missing_profile_says_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="name the folder of a profile"):
         read_profile(tmp_path / "none")
