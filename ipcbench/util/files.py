@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -90,15 +90,29 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             os.close(folder)
 
 
+@contextmanager
+def nothing_new_if_it_fails(files: Collection[Path]) -> Iterator[None]:
+    """Remove those of these files that the block has made, and the folders made for them, if it raises."""
+    new = [each for path in files for each in (path, *path.parents) if not os.path.lexists(each)]
+    try:
+        yield
+    except BaseException:
+        for each in new:
+            with suppress(OSError):
+                (each.unlink if each in files else each.rmdir)()
+        raise
+
+
 def write_bytes(path: Path, data: bytes) -> None:
     """Make or replace a file with these bytes, as `write_atomically` does; its folder is made if need be.
 
     Raises:
-        StoreError: the system refuses.
+        StoreError: the system refuses; no folder was made.
     """
-    with as_store_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, lambda out: out.write(data))
+    with nothing_new_if_it_fails((path,)):
+        with as_store_errors(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, lambda out: out.write(data))
 
 
 def temporary_folder() -> Path:

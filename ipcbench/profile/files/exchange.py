@@ -17,7 +17,7 @@ from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.files import as_json
 from ipcbench.profile.files.timeline import chrome, perfetto
 from ipcbench.profile.records import Call, Profile
-from ipcbench.util.files import as_store_errors, regular, write_bytes
+from ipcbench.util.files import as_store_errors, nothing_new_if_it_fails, regular, write_bytes
 
 _Call = dict[str, Any]
 """What a call is made of, without rank and sequence; `op` is None for what is none of ours."""
@@ -318,6 +318,7 @@ def write_calls(profile: Profile, form: str, path: Path) -> list[Path]:
         raise StoreError(f"{path}: a plan has no times, which {form} shows; export it to chakra")
     else:
         files = {path: as_json(chrome(profile)) if form == "chrome" else perfetto(profile)}
-    for file, data in files.items():
-        write_bytes(file, data)
+    with nothing_new_if_it_fails(files):
+        for file, data in files.items():
+            write_bytes(file, data)
     return [*files]

@@ -267,12 +267,12 @@ def write_report(folder: Path) -> list[str]:
     Raises:
         StoreError: one cannot be written, or is no file of a sweep.
     """
-    names: list[str] = []
+    pictures: dict[str, bytes] = {}
     parts = ["# Performance report"]
     for sweep, name in FILES.items():
         for place, path in enumerate(sorted(folder.glob(f"{name}_*.json"))):
             stored, points = _read(path)
-            picture = _picture(sweep, points, folder, path.stem.removeprefix(name) if place else "")
+            picture = _picture(sweep, points, path.stem.removeprefix(name) if place else "")
             parts += [f"## {path.name}", bullets(stored.about())]
             parts += [f"### {table.title}\n\n{markdown_table(table)}" for table in tables_of(points)]
             parts += [f"![{each}]({each})" for each in picture]
@@ -282,9 +282,11 @@ def write_report(folder: Path) -> list[str]:
                 ("Not measured", _left_out(points)),
             ):
                 parts += [f"### {title}\n\n{bullets(lines)}"] if lines else []
-            names += picture
+            pictures |= picture
     write_bytes(folder / "performance_report.md", ("\n\n".join(filter(None, parts)) + "\n").encode())
-    return [*names, "performance_report.md"]
+    for name, data in pictures.items():
+        write_bytes(folder / name, data)
+    return [*pictures, "performance_report.md"]
 
 
 def _read(path: Path) -> tuple[_Stored, list[SweepPoint]]:
@@ -297,8 +299,8 @@ def _read(path: Path) -> tuple[_Stored, list[SweepPoint]]:
         raise StoreError(f"{path}: no sweep: {error}; move it elsewhere") from error
 
 
-def _picture(sweep: str, points: Sequence[SweepPoint], folder: Path, suffix: str) -> list[str]:
-    """Draw what was measured, and return the picture's name; nothing without matplotlib or figures."""
+def _picture(sweep: str, points: Sequence[SweepPoint], suffix: str) -> dict[str, bytes]:
+    """Draw what was measured, and return the picture by its name; nothing without matplotlib or figures."""
     drawn: dict[str, tuple[str, Callable[[Sequence[SweepPoint]], Figure | None]]] = {
         "seq": ("latency_analysis", _latency), "parallel": ("parallelism_analysis", _parallelism),
         "bandwidth": ("bandwidth_analysis", lambda points: bandwidth_figure(bandwidth_lines(points))),
@@ -307,11 +309,8 @@ def _picture(sweep: str, points: Sequence[SweepPoint], folder: Path, suffix: str
     try:
         figure = draw([point for point in points if point.status == "measured"])
     except ImportError:
-        return []
-    if figure is None:
-        return []
-    write_bytes(folder / "plots" / f"{name}{suffix}.png", saved(figure))
-    return [f"plots/{name}{suffix}.png"]
+        return {}
+    return {} if figure is None else {f"plots/{name}{suffix}.png": saved(figure)}
 
 
 def _latency(points: Sequence[SweepPoint]) -> Figure | None:

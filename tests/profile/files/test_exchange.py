@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 from typing import Any
 
 import msgspec
@@ -16,7 +18,7 @@ from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.comm.replay import replay
 from ipcbench.profile.files import as_json
 from ipcbench.profile.files.exchange import read_calls, write_calls
-from ipcbench.profile.records import Call, Profile
+from ipcbench.profile.records import Call, Profile, write_profile
 from ipcbench.profile.summary import summarize
 from ipcbench.util.files import write_bytes
 from tests.profile.built import built, without_times
@@ -197,6 +199,26 @@ def test_formats_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none\.json: there is no such file$"):
         read_calls([tmp_path / "none.json"], "param")
     assert isinstance(plan, Profile)
+
+
+@contextmanager
+def files_of_at_most(size_bytes: int) -> Iterator[None]:
+    before = getrlimit(RLIMIT_FSIZE)
+    setrlimit(RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        setrlimit(RLIMIT_FSIZE, before)
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    made = built(repetitions=1)
+    made = replace(made, calls=tuple(call for call in made.calls if call.rank or not call.sequence))
+    with files_of_at_most(20_000), pytest.raises(StoreError, match=r"1\.json: "):  # 0.json is smaller
+        write_calls(made, "chakra", tmp_path / "new" / "out")
+    with files_of_at_most(100), pytest.raises(StoreError, match="File too large"):
+        write_profile(tmp_path / "new", made)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_a_plan_that_is_exported_is_a_plan_again(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from ipcbench.cli import main
+from ipcbench.cli.profile_sweep import _finish
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile import files
 from ipcbench.profile.files import register_metric, register_plot, write_files
@@ -310,6 +311,17 @@ def test_a_report_is_of_all_sweeps_in_the_folder_and_says_what_was_measured(tmp_
     (tmp_path / "latency_analysis_4.json").write_text('{"cases": [{"figures": 1}]}')
     with pytest.raises(StoreError, match=r"latency_analysis_4\.json: no sweep"):
         write_report(tmp_path)
+
+
+def test_the_table_and_the_report_of_a_sweep_come_before_its_pictures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "plots").write_text("in the way")
+    write_sweep(points(), tmp_path, "1")
+    with pytest.raises(StoreError, match="plots"):
+        _finish(points(), tmp_path)
+    assert "does not fit the budget of 60 s" in capsys.readouterr().out
+    assert "does not fit the budget of 60 s" in (tmp_path / "performance_report.md").read_text()
 
 
 def test_a_grade_whose_interval_reaches_across_a_limit_is_two() -> None:
