@@ -38,17 +38,17 @@ def require_new_name(field: str, name: str, taken: Container[str]) -> None:
 
 
 @contextmanager
-def users_own(field: str, value: object, allowed: str, place: str = "") -> Iterator[None]:
+def users_own(field: str, value: object, allowed: str, place: str | None = None) -> Iterator[None]:
     """Turn whatever the block's code raises, which is the user's own, into a ConfigError that says in which line of it,
-    or else names its `place`; Ctrl-C goes on.
+    or else names its `place`; Ctrl-C goes on, and, without a place, what is a ConfigError already.
     """
     try:
         yield
-    except (KeyboardInterrupt, ConfigError):
-        raise
     except BaseException as error:  # `sys.exit`, too: the program is ours
+        if isinstance(error, KeyboardInterrupt) or (place is None and isinstance(error, ConfigError)):
+            raise
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        place = _line_of(error) or place
+        place = _line_of(error) or place or ""
         raise ConfigError(field, value, f"{allowed} ({text}{place and f', {place}'})") from error
 
 

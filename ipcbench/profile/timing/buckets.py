@@ -67,7 +67,7 @@ def bucket(use: Use) -> str:
     """Return the bucket of one use of an operator; `other` where none fits."""
     for name in [name for name in _own if name not in failed]:
         try:
-            with users_own("bucket", name, NO_FAILURE):
+            with users_own("bucket", name, NO_FAILURE, ""):
                 if _own[name](use):
                     return name
         except ConfigError as error:  # not raised: other ranks may wait for this one's next call

@@ -195,15 +195,17 @@ def test_an_own_function_that_fails_is_named_and_all_other_files_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_profile(tmp_path / "out", built(ranks=1, repetitions=1))
-    (tmp_path / "own_fails.py").write_text("""
+    (tmp_path / "own_fails.py").write_text("""from ipcbench.errors import ConfigError
 from ipcbench.profile.files import register_metric, register_plot
 def fail(*_): raise ValueError("two\\nlines")
 def leave(_): raise SystemExit(3)
+def refuse(_): raise ConfigError("a", 1, ["b", "c"])
 register_metric("raises", fail)
 register_metric("leaves", leave)
 register_metric("no argument", lambda: 1)
 register_metric("no function", 3)
 register_metric("object", lambda _: object())
+register_metric("refuses", refuse)
 register_metric("good", lambda _: 5)
 register_plot("fails", fail, needs="")
 register_plot("text", lambda *_: "text", needs="")
@@ -214,9 +216,9 @@ register_plot("text", lambda *_: "text", needs="")
     assert main(["profile", "report", str(tmp_path / "out"), "--import", "own_fails", "--format", "json"]) == 1
     said = capsys.readouterr()
     errors = [line for line in said.err.splitlines() if "error" in line]
-    places = [("raises", 3), ("leaves", 4), *zip(("no argument", "no function", "object"), (7, 8, 9), strict=True),
-              ("fails", 3), ("text", 12)]  # fmt: skip
-    for line, (name, number) in zip(errors, places, strict=True):
+    places = {"raises": 3, "leaves": 4, "no argument": 8, "no function": 9, "object": 10, "refuses": 5, "fails": 3,
+              "text": 14}  # fmt: skip
+    for line, (name, number) in zip(errors, places.items(), strict=True):
         assert f" {name!r}: needs a function that does not fail (" in line
         assert line.endswith(f", own_fails.py:{number})")
     assert "ValueError: two lines" in errors[0]
@@ -226,7 +228,9 @@ register_plot("text", lambda *_: "text", needs="")
     assert "ValueError: two lines" in (tmp_path / "out" / "README.md").read_text()
 
 
-@pytest.mark.parametrize(("text", "words"), [("raise OSError('no')", "OSError: no, own_bad.py:1"), ("def (", "line 1")])
+@pytest.mark.parametrize(
+    ("text", "words"), [("raise OSError('no')", "OSError: no, own_bad.py:1"), ("def (", "own_bad.py, line 1))")]
+)
 def test_a_module_that_cannot_be_imported_is_one_line(
     text: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
