@@ -4,8 +4,9 @@ Everything that ipcbench makes begins with `ipcb-` and lies in the temporary fol
 under the name of its channel's directory. Two kinds of lock tell whether it is in use, and the kernel releases both
 with the process: the lock of a run (`<token>-run/run.lock`, where `<token>` begins the names of all its channels) and
 the locks of a channel's endpoints. A program with another temporary folder has locks that cannot be seen; its mapped
-segments can. A channel outside any run that was made moments ago and was never opened may be about to be: it stays.
-Where shared memory cannot be listed (macOS), only the temporary folder is searched.
+segments can. A channel's services (`ipcbench.sync.service`) end before its directory goes. A channel outside any run
+that was made moments ago and was never opened may be about to be: it stays. Where shared memory cannot be listed
+(macOS), only the temporary folder is searched.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING
 from ipcbench.processes.worker import LAUNCH_VARIABLE
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.sync.locks import LOCK_SUFFIX, is_locked
+from ipcbench.sync.service import end_services
 from ipcbench.util.files import temporary_folder
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ def remove(prefix: str) -> None:
     """Remove what `find` finds; an entry that disappears meanwhile is fine."""
     for path in find(prefix):
         if path.is_dir() and not path.is_symlink():
+            with suppress(OSError):
+                end_services(path)
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
@@ -101,6 +105,7 @@ def _removed(resource: Resource) -> Resource:
     path = resource.path
     try:
         if path.is_dir() and not path.is_symlink():
+            end_services(path)
             shutil.rmtree(path)
         else:
             path.unlink()

@@ -7,6 +7,7 @@
 - `liveness`: which endpoints are open, closed or dead, for transports without shared words
 - `locks`: a channel's directory and its endpoint locks
 - `ownership`: what happens to endpoints that are dropped without `close`, or inherited by a forked child
+- `service`: a server that a channel needs, started and ended with it
 - `wait`: spinning, yielding and blocking; doorbells
 - `fences`: memory fences, used by the others
 """
@@ -41,6 +42,7 @@ from ipcbench.sync.locks import (
     reader_roles,
 )
 from ipcbench.sync.ownership import Owned, own
+from ipcbench.sync.service import end_services, kill_group, start_service
 from ipcbench.sync.wait import Doorbell, Waiter
 
 __all__ = [
@@ -62,8 +64,10 @@ __all__ = [
     "channel_directory",
     "channel_file",
     "cursors_bytes",
+    "end_services",
     "in_background",
     "is_held",
+    "kill_group",
     "make_doorbells",
     "new_directory",
     "open_directory",
@@ -72,6 +76,7 @@ __all__ = [
     "reader_roles",
     "remove_directory",
     "require_ours",
+    "start_service",
     "uninterrupted",
     "whole",
 ]
