@@ -23,6 +23,7 @@ _BUILT_IN = {
     "mpi-p2p": "ipcbench.backends.mpi.backend:MpiP2p",
     "pipe": "ipcbench.backends.stream.backend:Pipe",
     "tcp": "ipcbench.backends.stream.backend:Tcp",
+    "redis": "ipcbench.backends.redis.backend:Redis",
     "null": "ipcbench.backends.null:Null",
 }
 

@@ -23,7 +23,14 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 MAX_FUNCTION_LINES = 40
 
-TRANSPORT_HOMES = {"zmq": "zmq", "lmdb": "lmdb", "mpi4py": "mpi", "multiprocessing.shared_memory": "shm"}
+TRANSPORT_HOMES = {
+    "zmq": "zmq",
+    "lmdb": "lmdb",
+    "mpi4py": "mpi",
+    "redis": "redis",
+    "hiredis": "redis",
+    "multiprocessing.shared_memory": "shm",
+}
 """Library of a transport → folder of the backends that may import it."""
 
 OBSERVERS = ("trace/adapters/", "diagnose/stepwise", "diagnose/ladder/links",

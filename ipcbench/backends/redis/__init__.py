@@ -1,0 +1,1 @@
+"""A transport through a Redis or Valkey server, which the channel starts and ends."""

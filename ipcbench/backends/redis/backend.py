@@ -1,0 +1,141 @@
+"""Redis, or Valkey: a list for each reader in a server of the channel's own, or in one that is there already.
+
+The writer pushes a message to the lists of all readers by one command: RPUSH to one reader, a script (EVALSHA) to more,
+which the server does as a whole. A reader takes what is there, up to a quarter of `depth`, by BLMPOP from its list, and
+from the list of its end, to which the writer pushes when it closes: Redis looks at the first one first, so no message
+needs a mark. It asks for more when it takes the last one, so that comes while this one is used; a BLMPOP that is not
+answered when a call times out stays outstanding, and the socket becomes readable when it is.
+
+Flow control is by credit: as it asks, a reader counts what it has read in the server, and the writer's push brings back
+the count of the slowest. So the writer waits for no answer as long as there is room. A writer without room
+pushes a token to the list `waiting` and looks at the counts once more; a reader that counts moves it to the list `room`
+(RPOPLPUSH), on which the writer waits by BLPOP, through a second connection. So no wake-up is lost, and a reader need
+not know whether somebody waits.
+
+Deaths are found by endpoint locks, as with other transports: they cost the server nothing, and the kernel releases them
+before any time-out. The names of connections (CLIENT LIST) are for people. A `latest_value` list holds one message: the
+script replaces it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
+from ipcbench.backends.redis.endpoints import Keys, RedisReader, RedisWriter
+from ipcbench.backends.redis.wire import SERVICE, URL_VARIABLE, Wire, absence, command, socket_path, store_url, url_of
+from ipcbench.errors import BackendUnavailable, TransportError
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import (
+    as_transport_errors,
+    channel_directory,
+    new_directory,
+    remove_with_file,
+)
+from ipcbench.sync.interrupts import whole
+from ipcbench.sync.service import end_services, kill_group, start_service
+from ipcbench.util.clock import now_ns
+
+_SERVERS = "valkey-server", "redis-server"
+_LONGEST_PATH_BYTES = 103
+"""Of a socket, which every system allows."""
+_ANSWER_NS = 5_000_000_000
+_HAS_BLMPOP = "COMMAND", "INFO", "BLMPOP"
+
+
+def _ask(wire: Wire, *words: str) -> None:
+    try:
+        wire.request(command(*words), 1)
+        wire.settle(now_ns() + _ANSWER_NS, bool)
+        if wire.got == [None]:
+            raise TransportError(f"the server is older than Redis 7.0, without {words[-1]}")
+    finally:
+        wire.close()
+
+
+def _is_ready(folder: Path) -> bool:
+    try:
+        wire = Wire(folder.name, None, folder, "create")
+    except OSError:
+        return False
+    _ask(wire, *_HAS_BLMPOP)
+    return True
+
+
+def _server(path: Path) -> list[str]:
+    """Return the command that starts a server which listens there only, keeps nothing on disk and logs nowhere."""
+    program = next(filter(None, map(shutil.which, _SERVERS)), _SERVERS[-1])
+    options = {"port": "0", "unixsocket": str(path), "unixsocketperm": "700", "save": "", "appendonly": "no"}
+    options |= {"daemonize": "no", "logfile": "", "dir": str(path.parent), "databases": "1"}
+    return [program, *(word for name, value in options.items() for word in (f"--{name}", value))]
+
+
+class Redis(Backend):
+    """Lists of a Redis or Valkey server."""
+
+    name: ClassVar[str] = "redis"
+    summary: ClassVar[str] = "Redis or Valkey: a list for each reader, in a server of the channel's own"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        deliveries=frozenset({"every_message", "latest_value"}),
+        when_full="block",
+        max_message_bytes=2**29,
+        max_readers=256,
+        zero_copy_read=False,
+        waits=frozenset({"block"}),
+        launcher="spawn",
+        remote=False,
+        persistent=False,
+        detects_peer_exit=True,
+        holds_one_of_max=True,
+    )
+
+    @classmethod
+    def probe(cls) -> None:
+        if absence is not None:
+            package = "hiredis" if absence.name == "hiredis" else "redis"
+            raise unavailable(cls.name, absence, package, "pip install 'ipcbench[redis]'") from absence
+        if (url := os.environ.get(URL_VARIABLE)) is not None:
+            try:
+                _ask(Wire(cls.name, url, Path(), "probe"), *_HAS_BLMPOP)
+            except (OSError, ValueError, TransportError) as error:
+                hint = f"start that server, or unset {URL_VARIABLE}"
+                raise BackendUnavailable(cls.name, f"no server at {URL_VARIABLE}: {error}", hint) from error
+        elif not any(map(shutil.which, _SERVERS)):
+            raise BackendUnavailable(cls.name, "there is no redis-server", "apt-get install redis-server")
+
+    @whole
+    def create(self, channel: ChannelSpec) -> Address:
+        self.probe()
+        self.require(channel)
+        with new_directory(channel.name) as (folder, location, undo), as_transport_errors("cannot start a server"):
+            path, url = socket_path(folder), os.environ.get(URL_VARIABLE)
+            if url is not None:
+                store_url(folder, url)
+            elif len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
+                raise TransportError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
+            else:
+                undo.callback(kill_group, start_service(folder, SERVICE, _server(path), partial(_is_ready, folder)))
+        return Address(self.name, channel, location)
+
+    @whole
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
+        return RedisWriter(address)
+
+    @whole
+    def open_reader(self, address: Address, index: int) -> Reader:
+        return RedisReader(address, index)
+
+    @whole
+    def destroy(self, address: Address) -> None:
+        folder = channel_directory(address)
+
+        def end() -> None:
+            end_services(folder)
+            if (url := url_of(folder)) is not None:
+                _ask(Wire(folder.name, url, folder, "destroy"), "UNLINK", *Keys(address).every())
+
+        remove_with_file(address, folder / f"{SERVICE}.service", end)

@@ -1,0 +1,342 @@
+"""The writer and the readers of a channel through a server; `backend` says how they use it."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from ipcbench.backend import PLAIN_TYPES, Address, Endpoint, Message, Reader, Writer, bytes_of
+from ipcbench.backends.redis.wire import Wire, command, url_of
+from ipcbench.errors import (
+    EndOfStream,
+    EndpointClosed,
+    MessageTooLarge,
+    PeerLost,
+    TransportError,
+    TransportTimeout,
+)
+from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.sync.directory import as_transport_errors, channel_token
+from ipcbench.sync.interrupts import is_of_handler
+from ipcbench.sync.liveness import Liveness
+from ipcbench.sync.locks import reader_role, reader_roles
+from ipcbench.sync.ownership import Owned
+from ipcbench.util.clock import deadline_ns, now_ns
+
+GONE = 10**15
+"""Count of messages read of a reader that has closed, so that it never holds the writer back."""
+
+_JOIN_BYTES = 2**14
+"""Up to this size, a message is joined to its command, which is cheaper than sending three pieces."""
+_PROMPT_NS, _ANSWER_NS = 100_000_000, 10_000_000_000
+"""How long an answer of a server that does not block may take: if the caller's time-out is shorter; and at most."""
+_MOST_UNTAKEN = 32
+"""After so many messages at most, a writer takes the replies that have come."""
+_MOST_BULK, _BULK_BYTES = 64, 2**20
+
+_PUSH = """
+local readers, least = #KEYS / 2, nil
+local done = redis.call('MGET', unpack(KEYS, 1, readers))
+for i = 1, readers do
+    local count = tonumber(done[i] or 0)
+    if count < {gone} then {replace}redis.call('RPUSH', KEYS[readers + i], ARGV[1]) end
+    if not least or count < least then least = count end
+end
+return string.format('%.0f', least)
+"""
+"""Pushes a message to the list of every reader that has not closed; returns how many the slowest has read."""
+_REPLIES = 3
+"""To what a reader asks."""
+_REPLACE = "redis.call('DEL', KEYS[readers + i]) "
+
+
+class Keys:
+    """The keys of a channel: of all readers' messages, ends and counts; and of the writer's wait for room."""
+
+    def __init__(self, address: Address) -> None:
+        prefix = f"{{{address.channel.name}-{channel_token(address)}}}"  # a cluster keeps what is in braces together
+        readers = range(address.channel.readers)
+        self.messages = [f"{prefix}:messages-{index}" for index in readers]
+        self.ends = [f"{prefix}:end-{index}" for index in readers]
+        self.counts = [f"{prefix}:read-{index}" for index in readers]
+        self.waiting, self.room = f"{prefix}:waiting", f"{prefix}:room"
+
+    def every(self) -> list[str]:
+        """Return all keys."""
+        return [*self.messages, *self.ends, *self.counts, self.waiting, self.room]
+
+
+def bulk_of(channel: ChannelSpec) -> int:
+    """Return how many messages a reader takes at once, at most. It counts them only when it has read all of them, so
+    the channel may hold so many more than `depth`, less one.
+    """
+    if channel.delivery == "latest_value":
+        return 1
+    return max(1, min(channel.depth // 4, _MOST_BULK, _BULK_BYTES // max(1, channel.max_message_bytes)))
+
+
+class RedisEndpoint(Owned, Endpoint):
+    """What both endpoints have in common."""
+
+    def __init__(self, address: Address, role: str) -> None:
+        """Lock the endpoint and connect.
+
+        Raises:
+            TransportError: there is no such channel, the endpoint is open already, or its server is not there.
+        """
+        self._channel, self._keys = address.channel, Keys(address)
+        self._failure: TransportError | None = None
+        self._wires: list[Wire] = []
+        self._liveness = Liveness(address, role)
+        try:
+            self._url = url_of(self._liveness.directory)
+            self._wire = self._connect(role)
+        except TransportError:
+            self._liveness.abandon()
+            raise
+
+    def _connect(self, role: str) -> Wire:
+        no_connection = f"no connection to the server of channel {self._channel.name!r}"
+        try:
+            with as_transport_errors(no_connection):
+                wire = Wire(self._channel.name, self._url, self._liveness.directory, role)
+        except TransportError as error:
+            if isinstance(error.__cause__, ConnectionError):
+                raise PeerLost(f"{no_connection}, which has died: {error.__cause__}") from error.__cause__
+            raise
+        self._wires.append(wire)
+        return wire
+
+    @property
+    def waits(self) -> WaitStrategy:
+        return "block"
+
+    @property
+    def closed(self) -> bool:
+        return isinstance(self._failure, EndpointClosed)
+
+    def _fail(self, failure: TransportError) -> None:
+        """Raise this failure, now and in every later call."""
+        self._failure = failure
+        raise failure
+
+    def _timed_out(self, what: str, timeout_s: float | None) -> TransportTimeout:
+        return TransportTimeout(f"{what} channel {self._channel.name!r} within {timeout_s} s")
+
+    def let_go(self) -> None:
+        self._is_released = True
+        self._failure = EndpointClosed(f"this {self._liveness.role} of channel {self._channel.name!r} is closed")
+        for wire in self._wires:
+            wire.close()
+        self._liveness.release()
+
+    def _close(self) -> None:
+        self._failure = self._failure or EndpointClosed("closing")
+        try:
+            with contextlib.suppress(PeerLost):  # without the server, there is nobody to tell
+                self._say_goodbye()
+        finally:
+            self.let_go()
+
+    def _say_goodbye(self) -> None:
+        raise NotImplementedError
+
+
+class RedisReader(RedisEndpoint, Reader):
+    """Takes messages from a list of its own by BLMPOP, of which one stays outstanding when a call times out."""
+
+    def __init__(self, address: Address, index: int) -> None:
+        super().__init__(address, reader_role(address.channel, index))
+        keys, most = self._keys, bulk_of(address.channel)
+        self._end, count = keys.ends[index].encode(), keys.counts[index]
+        token = command("RPOPLPUSH", keys.waiting, keys.room)
+        pop = command("BLMPOP", "0", "2", keys.messages[index], keys.ends[index], "LEFT", "COUNT", str(most))
+        self._asks = [command("INCRBY", count, str(read)) + token + pop for read in range(most + 1)]
+        self._leave = command("SET", count, str(GONE)) + command("DEL", keys.messages[index]) + token
+        self._is_ahead = address.channel.delivery == "every_message"
+        self._bulk: list[bytes] = []
+        self._uncounted = 0
+        self.opened()
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        if not self._bulk:
+            if self._failure is not None:
+                raise self._failure.with_traceback(None)
+            self._fetch(timeout_s)
+        view = memoryview(self._bulk[-1])
+        if self._is_ahead and len(self._bulk) == 1 and not self._wire.owed:
+            try:
+                self._ask()
+            except PeerLost as loss:  # the next call will find out
+                if is_of_handler(loss):
+                    raise
+        del self._bulk[-1]  # last: whoever is interrupted before gets the message again
+        return view
+
+    def _ask(self) -> None:
+        """Count the messages of the last bulk, wake a writer that waits for that, and ask for the next bulk."""
+        self._wire.request(self._asks[self._uncounted], _REPLIES)
+        self._uncounted = 0
+
+    def _fetch(self, timeout_s: float | None) -> None:
+        """Wait for the next bulk. The answers before it say that the server has looked whether there is one."""
+        wire, deadline = self._wire, deadline_ns(timeout_s)
+        try:
+            if not wire.owed and wire.got is None:
+                self._ask()
+            prompt = deadline and max(deadline, now_ns() + _PROMPT_NS)
+            while wire.owed:
+                until = prompt if wire.owed > 1 else deadline
+                if not wire.receive(until):
+                    if until is not None and now_ns() >= until:
+                        raise self._timed_out("no message in", timeout_s)
+                    self._check_writer()
+        except PeerLost as loss:
+            if is_of_handler(loss):
+                raise
+            self._fail(loss)
+        key, messages = wire.got
+        if key == self._end:
+            self._fail(EndOfStream(f"channel {self._channel.name!r} has ended"))
+        bulk, count = messages[::-1], len(messages)
+        self._bulk, self._uncounted, wire.got = bulk, count, None
+
+    def _check_writer(self) -> None:
+        """Raise PeerLost if the writer has died and the server has nothing of it any more, not even its end."""
+        if self._liveness.is_check_due() and self._liveness.is_gone("writer"):
+            self._ask_aside(command("PING"), 1)  # what the server got before has been answered, too
+            if not self._wire.receive(now_ns() + _PROMPT_NS):
+                raise PeerLost(f"the writer of channel {self._channel.name!r} died without closing")
+
+    def _ask_aside(self, commands: bytes, replies: int) -> None:
+        """Send commands by another connection, since this one may be blocked, and wait for the answers."""
+        wire = self._connect(f"{self._liveness.role}-aside")
+        try:
+            wire.request(commands, replies)
+            wire.settle(now_ns() + _ANSWER_NS, bool)
+        finally:
+            wire.close()
+            self._wires.remove(wire)
+
+    def fileno(self) -> int | None:
+        if self.closed and self._failure is not None:
+            raise self._failure.with_traceback(None)
+        return int(self._wire.socket.fileno())
+
+    def _say_goodbye(self) -> None:
+        self._wire.close()
+        if self._liveness.is_current():
+            self._ask_aside(self._leave, 3)
+
+
+class RedisWriter(RedisEndpoint, Writer):
+    """Pushes each message to the lists of all readers, as many as they have room for, without waiting for answers."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(address, "writer")
+        channel, keys = address.channel, self._keys
+        self._is_stream = channel.delivery == "every_message"
+        self._limit_bytes = channel.max_message_bytes
+        self._window = channel.depth + bulk_of(channel) - 1 if self._is_stream else GONE
+        self._look_after = min(_MOST_UNTAKEN, -(-channel.depth // 2))
+        self._written, self._room_until, self._look_at = 0, self._window, self._look_after
+        self._is_token_out = False
+        self._roles = reader_roles(channel)
+        self._counts = command("MGET", *keys.counts)
+        self._token = command("LPUSH", keys.waiting, "1")
+        self._await_room = command("BLPOP", keys.room, "0")
+        try:
+            self._credit = self._connect("writer-credit")
+            self._head, self._tail, self._replies = self._push()
+        except TransportError:
+            self._wire.close()
+            self._liveness.abandon()
+            raise
+        self.opened()
+
+    def _push(self) -> tuple[bytes, bytes, int]:
+        """Return what comes before and after a message, and the number of replies."""
+        keys = self._keys
+        if self._is_stream and len(keys.messages) == 1:  # no script, which would copy the message twice
+            return _but_last("RPUSH", keys.messages[0]), b"\r\n" + command("GET", keys.counts[0]), 2
+        script = _PUSH.format(gone=GONE, replace="" if self._is_stream else _REPLACE)
+        self._wire.request(command("SCRIPT", "LOAD", script), 1)
+        self._wire.settle(now_ns() + _ANSWER_NS, bool)
+        words = "EVALSHA", self._wire.got, str(2 * len(keys.messages)), *keys.counts, *keys.messages
+        return _but_last(*words), b"\r\n", 1
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
+        size_bytes = len(message)
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if size_bytes > self._limit_bytes:
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        try:
+            if self._written >= self._look_at:
+                while self._wire.owed and self._wire.receive(0):
+                    self._take(self._wire.got)
+                self._look_at = self._written + self._look_after
+            if self._written >= self._room_until:
+                self._make_room(timeout_s)
+            if self._is_stream and self._room_until > GONE:
+                return  # all readers have closed
+            pieces: tuple[Any, ...] = b"%b$%d\r\n" % (self._head, size_bytes), message, self._tail
+            self._wire.send((b"".join(pieces),) if size_bytes <= _JOIN_BYTES else pieces, self._replies)
+            self._written += 1
+        except PeerLost as loss:
+            if is_of_handler(loss):
+                raise
+            self._fail(loss)
+
+    def _take(self, reply: Any) -> None:
+        """Learn from a reply how many messages the slowest reader has read, if it says that."""
+        if type(reply) is bytes:
+            self._room_until = int(reply) + self._window
+        elif type(reply) is list:
+            self._room_until = min(int(count or 0) for count in reply) + self._window
+
+    def _make_room(self, timeout_s: float | None) -> None:
+        """Wait until the slowest reader is less than a window behind. The token, in the list of those who wait, comes
+        before the look at the counts: a reader that counts later moves it to where it wakes this writer.
+        """
+        deadline, credit = deadline_ns(timeout_s), self._credit
+        while True:
+            counts = self._look(deadline)
+            if self._written < self._room_until:
+                return
+            self._check_readers(counts)
+            if credit.got is None and not credit.owed:
+                credit.request(self._await_room, 1)
+            if credit.got is not None or credit.receive(deadline):
+                credit.got, self._is_token_out = None, False
+            elif deadline is not None and now_ns() >= deadline:
+                raise self._timed_out("no room in", timeout_s)
+
+    def _look(self, deadline: int | None) -> list[bytes | None]:
+        """Ask how many messages each reader has read, and leave a token, which wakes this writer when one has more."""
+        is_token_out, self._is_token_out = self._is_token_out, True
+        self._wire.request(self._counts if is_token_out else self._token + self._counts, 2 - is_token_out)
+        self._wire.settle(deadline and max(deadline, now_ns() + _PROMPT_NS), self._take)
+        counts: list[bytes | None] = self._wire.got
+        return counts
+
+    def _check_readers(self, counts: list[bytes | None]) -> None:
+        """Raise PeerLost if one is gone which had not closed before the counts were looked at."""
+        if self._liveness.is_check_due():
+            for role, count in zip(self._roles, counts, strict=True):
+                if self._liveness.is_gone(role) and int(count or 0) < GONE:
+                    raise PeerLost(f"{role} of channel {self._channel.name!r} died without closing")
+
+    def _say_goodbye(self) -> None:
+        """Tell the readers that the stream ends; one that was cut ends by the release of the lock."""
+        if not self._wire.is_cut and self._liveness.is_current():
+            ends = [command("RPUSH", key, "1") for key in self._keys.ends]
+            self._wire.request(b"".join(ends), len(ends))
+            self._wire.settle(now_ns() + _ANSWER_NS, bool)
+
+
+def _but_last(*words: str | bytes) -> bytes:
+    """Return the beginning of a command that has one more word."""
+    return command(*words, b"").removesuffix(b"$0\r\n\r\n")
