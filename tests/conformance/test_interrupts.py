@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parent / "interrupted.py"
-BROKEN = {"pipe", "zmq"}
+BROKEN = {"pipe", "redis", "zmq"}
 """Who cannot always go on as if nothing had happened: then the endpoint says so, and its peer loses it."""
 
 
@@ -26,6 +26,8 @@ BROKEN = {"pipe", "zmq"}
         ("lmdb", "every_message", 400_000),
         ("shm", "latest_value", 400),
         ("lmdb", "latest_value", 400),
+        ("redis", "every_message", 40_000),
+        ("redis", "latest_value", 400),
     ],
 )
 def test_an_interrupted_call_tears_and_loses_nothing(backend: str, delivery: str, size: int, side: str) -> None:
@@ -38,7 +40,7 @@ def test_an_interrupted_call_tears_and_loses_nothing(backend: str, delivery: str
 
 
 @pytest.mark.parametrize("delivery", ["every_message", "latest_value"])
-@pytest.mark.parametrize("backend", ["shm", "lmdb", "pipe", "zmq"])
+@pytest.mark.parametrize("backend", ["shm", "lmdb", "pipe", "zmq", "redis"])
 def test_an_interrupted_call_of_a_channels_life_is_done_or_not_begun(backend: str, delivery: str) -> None:
     command = [sys.executable, str(PROGRAM), backend, delivery, "life", "0", "60", "7"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
