@@ -12,7 +12,9 @@ import functools
 import os
 import pickle
 import socket
+import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -238,6 +240,67 @@ def pipe_reader(connection: Connection) -> Iterator[Read]:
 
 
 @contextmanager
+def redis_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream through a list per reader of a server of its own. When the writer has pushed as many messages as there was
+    room for, it looks how long the lists are.
+    """
+    lists = [f"reader-{index}" for index in range(channel.readers)]
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
+        path = f"{folder}/s"
+        server = subprocess.Popen(
+            ["redis-server", "--port", "0", "--unixsocket", path, "--save", "", "--appendonly", "no"],
+            stdout=subprocess.DEVNULL,
+            cwd=folder,
+        )
+        try:
+            while not os.path.exists(path):
+                time.sleep(0.01)
+            readers = [(redis_reader, (path, each)) for each in lists]
+            yield (redis_writer, (path, lists, channel.depth)), readers
+        finally:
+            server.kill()
+            server.wait()
+
+
+@contextmanager
+def redis_writer(path: str, lists: list[str], depth: int) -> Iterator[Write]:
+    """Open the writer; while there is no room, it looks every half millisecond."""
+    import redis
+
+    room = 0
+    with redis.Redis(unix_socket_path=path) as client:
+
+        def push(message: bytes) -> None:
+            if len(lists) == 1:
+                client.rpush(lists[0], message)
+                return
+            pushes = client.pipeline()
+            for each in lists:
+                pushes.rpush(each, message)
+            pushes.execute()
+
+        def write(message: bytes) -> None:
+            nonlocal room
+            while room <= 0:
+                room = depth - max(client.llen(each) for each in lists)
+                if room <= 0:
+                    time.sleep(0.0005)
+            push(message)
+            room -= 1
+
+        yield write
+
+
+@contextmanager
+def redis_reader(path: str, messages: str) -> Iterator[Read]:
+    """Give what receives."""
+    import redis
+
+    with redis.Redis(unix_socket_path=path) as client:
+        yield lambda: client.blpop(messages)[1]
+
+
+@contextmanager
 def mpi_script(kind: str, channel: ChannelSpec) -> Iterator[Script]:
     """Stream by the call that the backend is named after; MPI's own buffers limit how far a reader may be behind."""
     where = kind, channel.max_message_bytes
@@ -311,12 +374,15 @@ _NO_TIME_OUT_INSIDE = (
 )
 _LIMITS = "a limit that counts the kernel's buffers; a reader may also be behind by what these hold"
 
+_EACH_ANSWER = "write or read that does not wait for the server's answer"
+
 PLAIN = {
     "shm": Plain(shm_script, "a ring in shared memory, as many slots", _NO_SLEEP),
     "lmdb": Plain(lmdb_script, "a ring of keys, a transaction per message, counters in shared memory", _NO_SLEEP),
     "pipe": Plain(pipe_script, "a `multiprocessing.Pipe` per reader", _NO_MESSAGES),
     "zmq": Plain(functools.partial(zmq_script, "ipc"), "XPUB with XPUB_NODROP, high-water marks = depth", _LIMITS),
     "zmq-tcp-insecure": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
+    "redis": Plain(redis_script, "RPUSH to a list per reader, BLPOP", _EACH_ANSWER),
     "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
     "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),
     "mpi-buffer": Plain(
