@@ -23,7 +23,7 @@ from ipcbench.errors import (
 )
 from ipcbench.spec import ChannelSpec, Delivery, Pattern, WaitStrategy
 
-Launcher = Literal["spawn", "mpiexec", "inline"]
+Launcher = Literal["spawn", "fork", "mpiexec", "inline"]
 WhenFull = Literal["block", "drop", "overwrite"]
 Message = bytes | bytearray | memoryview | Any
 """What `write` takes: any contiguous buffer. Its bytes are the message, whatever its items are."""
@@ -105,8 +105,8 @@ class Capabilities:
     waits: frozenset[WaitStrategy]
     """How an endpoint can wait; `auto` is always accepted and not listed."""
     launcher: Launcher
-    """What starts the processes: any parent (`spawn`), an MPI launcher (`mpiexec`), or nothing, since all endpoints are
-    in one process (`inline`)."""
+    """What starts the processes: any parent (`spawn`), the one parent that also makes their channels, since these have
+    no address (`fork`), an MPI launcher (`mpiexec`), or nothing, since all endpoints are in one process (`inline`)."""
     remote: bool
     """True if the endpoints may be on different hosts."""
     persistent: bool

@@ -43,7 +43,12 @@ def _row(name: str) -> _Row:
 
 
 _WHEN_FULL = {"block": "holds the writer", "drop": "drops the message", "overwrite": "overwrites the oldest"}
-_LAUNCHERS = {"spawn": "any program", "mpiexec": "mpiexec", "inline": "none: all in one process"}
+_LAUNCHERS = {
+    "spawn": "any program",
+    "fork": "the parent that makes the channel",
+    "mpiexec": "mpiexec",
+    "inline": "none: all in one process",
+}
 _HEADS = ("backend", "here", "every message", "latest value", "readers", "message", "waits")
 _YES, _CANNOT = "yes", "cannot"
 

@@ -86,6 +86,7 @@ class Trial:
         self._trial_id = trial_id
         self._contents = list(contents)
         self._inline = contender.launcher == "inline"
+        self._made_by_worker = contender.launcher in {"inline", "fork"}
         self._cores = cores_for(plan.trial.pin, plan.trial.endpoints_count, allowed_cores())
         self._oversubscribed = plan.trial.endpoints_count > usable_cores
         self._addresses: list[Address] = []
@@ -284,8 +285,8 @@ class Trial:
                 self._group.ask_one(0, {**question, "address": address.as_dict()}, _ANSWER_S)
 
     def _create(self, channel: ChannelSpec) -> Address:
-        """Create a channel: here, or in the endpoints' process if it exists only there."""
-        if not self._inline:
+        """Create a channel: here, or by an endpoint's process if it exists only there, or only in its parent."""
+        if not self._made_by_worker:
             return self._maker.create(channel)
         question = {"do": "create", "backend": self._trial.registered_name, "channel": channel.as_dict()}
         return Address.from_dict(self._group.ask_one(0, question, _ANSWER_S)["address"])

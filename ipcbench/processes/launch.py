@@ -283,15 +283,17 @@ def launch(
         python: another interpreter that runs them, by its own code; see `other_environment`.
         forked: whether those that are spawned are forks of one process, which has imported everything before: twelve
             processes then take 0.6 s of CPU time to start and end in place of 1.5 s. Linux only, else it is ignored.
+            Those of the launcher `fork` always are; that process makes their channels (ipcbench/sync/parent.py).
 
     Raises:
         BackendUnavailable: the launcher is missing.
     """
-    forked = forked and launcher == "spawn" and sys.platform == "linux"
+    forked = launcher == "fork" or (forked and launcher == "spawn" and sys.platform == "linux")
     ended, ending = map(os.fdopen, os.pipe(), ("rb", "wb")) if forked else (None, None)
     worker = ["-m", "ipcbench.processes.worker", "--verbs", verbs, "--control", switchboard.address]
     worker += ["--bound"] if bound else []
     worker += ["--fork", str(len(indices)), "--ended", str(ending.fileno())] if ending else []
+    worker += ["--parent"] if launcher == "fork" else []
     commands = _commands(launcher, indices, python, worker, forked=forked)
     variables = other_environment() if python else own_environment()
     variables |= {**switchboard.environment(), **(environment or {})}

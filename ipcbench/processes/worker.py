@@ -1,7 +1,7 @@
 """The worker shell: a process that connects to its coordinator and answers requests until it is told to exit.
 
     python -m ipcbench.processes.worker --verbs MODULE:FACTORY --control ADDRESS
-        [--index N | --together N | --fork N --ended FD] [--bound]
+        [--index N | --together N | --fork N --ended FD [--parent]] [--bound]
 
 The layer above brings the verbs: `FACTORY(index)` returns the `Dispatcher` of one worker. When the coordinator is gone,
 however it went, the process ends at once, whatever its main thread is busy with. SIGUSR1 makes it write the stacks of
@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from ipcbench.errors import TrialError
 from ipcbench.processes.control_channel import EXIT, ControlConnection, connect
+from ipcbench.sync.parent import Parent
 
 RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "MPI_RANKID")
 """Where MPI launchers say which process of the group this is, in the order of looking."""
@@ -58,6 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--index", type=int, help="number in the group; without it, the MPI launcher's rank")
     parser.add_argument("--together", type=int, default=0, help="how many workers share this process")
     parser.add_argument("--fork", type=int, default=0, help="how many workers to fork when all is imported")
+    parser.add_argument("--parent", action="store_true", help="make the channels of these, which have no address")
     parser.add_argument("--ended", type=int, help="descriptor of a pipe to which to write how each of these ended")
     parser.add_argument("--bound", action="store_true", help="end also when the thread that started this process ends")
     options = parser.parse_args(arguments)
@@ -69,7 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     module, _, name = options.verbs.partition(":")
     make: Callable[[int], Dispatcher] = getattr(import_module(module), name)
     if options.fork:
-        index = _fork(options.fork, options.ended)
+        index = _fork(options.fork, options.ended, Parent() if options.parent else None)
         if options.bound:
             _die_with_parent()
     else:
@@ -110,14 +112,14 @@ def _serve_together(address: str, count: int, first: ControlConnection, make: Ca
         thread.join()
 
 
-def _fork(count: int, ended: int) -> int:
+def _fork(count: int, ended: int, parent: Parent | None) -> int:
     """Fork `count` workers and return its number in each. The parent only waits for them; SIGTERM makes it kill them,
-    so that no orphan is left that nobody reaps.
+    so that no orphan is left that nobody reaps. As a `parent` it also makes and hands over what they ask for.
     """
     gc.freeze()  # nothing of what they share is looked through, and thereby copied
     children: dict[int, int] = {}
     for index in range(count):
-        child = os.fork()
+        child = parent.fork() if parent else os.fork()
         if not child:
             os.close(ended)
             return index
@@ -132,9 +134,10 @@ def _fork(count: int, ended: int) -> int:
             os.kill(child, signal.SIGKILL)
 
     signal.signal(signal.SIGTERM, kill)
-    while children and (gone := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)) is not None:
-        index = children.pop(gone.si_pid)  # before its number may be another process's
-        code = os.waitstatus_to_exitcode(os.waitpid(gone.si_pid, 0)[1])
+    while children:
+        child = parent.serve(children) if parent else _next_ended()
+        index = children.pop(child)  # before its number may be another process's
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if not told:
             with suppress(OSError):  # nobody listens any more
                 os.write(ended, f"{index} {code}\n".encode())
@@ -142,6 +145,12 @@ def _fork(count: int, ended: int) -> int:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.raise_signal(signal.SIGTERM)
     os._exit(0)
+
+
+def _next_ended() -> int:
+    """Wait until a child ends and return which; it is still to be reaped."""
+    gone = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+    return gone.si_pid if gone is not None else 0
 
 
 def _rank() -> int:

@@ -73,7 +73,7 @@ def _transports(*, has_torch: bool) -> Iterator[Ability]:
         found = status(name)
         if not found.available:
             yield Ability(f"transport {name}", can=False, detail=f"{found.reason}; {found.hint}")
-        elif get_backend(name).capabilities.launcher != "inline":
+        elif get_backend(name).capabilities.launcher not in {"inline", "fork"}:
             there.append(name)
     yield Ability("transports between ranks", bool(there), ", ".join(there))
 

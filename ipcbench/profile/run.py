@@ -141,8 +141,8 @@ def resolved(setting: Setting) -> Setting:
     if setting.transport not in TORCH_TRANSPORTS:
         backend = get_backend(setting.transport)
         backend.probe()
-        if backend.capabilities.launcher == "inline":
-            raise ConfigError("--transport", setting.transport, "a transport between processes")
+        if backend.capabilities.launcher in {"inline", "fork"}:
+            raise ConfigError("--transport", setting.transport, "a transport between processes that open it by address")
     return setting
 
 

@@ -181,8 +181,8 @@ def select(request: Request, largest_bytes: int) -> tuple[dict[str, type[Backend
     channel = ChannelSpec(name=f"{NAME_PREFIX}check", max_message_bytes=largest_bytes, depth=DEPTH)
     names = tuple(dict.fromkeys((*request.backends, *filter(None, (request.source,)))))
     for name in names:
-        if get_backend(name).capabilities.launcher == "inline":
-            raise ConfigError("backends", name, "transports between processes")
+        if get_backend(name).capabilities.launcher in {"inline", "fork"}:
+            raise ConfigError("backends", name, "transports between processes that open them by address")
     return usable_backends(names, channel)
 
 

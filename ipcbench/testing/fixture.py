@@ -251,9 +251,13 @@ class Fixture:
         """Have the backend create or destroy a channel."""
         return self._owner.start(verb, verb, target=self.backend, **arguments).result(DEADLINE_S)
 
-    def create(self, spec: ChannelSpec) -> Address:
-        """Create the channel."""
-        return Address.from_dict(self.call("create", channel=spec.as_dict()))
+    def create(self, spec: ChannelSpec, maker: Agent | None = None) -> Address:
+        """Create the channel; `maker`, or any agent, has its parent do so if the launcher is `fork`."""
+        if self.can.launcher != "fork":
+            return Address.from_dict(self.call("create", channel=spec.as_dict()))
+        maker = maker or self.pool.acquire(2)[0]
+        asked = maker.start("create", target=self.target, channel=spec.as_dict())
+        return Address.from_dict(asked.result(DEADLINE_S))
 
     @contextmanager
     def channel(self, *, opened: bool = True, settled: bool = True, **wanted: Any) -> Iterator[ChannelUnderTest]:
@@ -267,7 +271,7 @@ class Fixture:
         spec = self.spec(**wanted)
         numbers = spec.process_numbers() if spec.writers == 1 else tuple(range(spec.writers + spec.readers))
         agents = self.pool.acquire(max(numbers) + 1)
-        channel = ChannelUnderTest(self, self.create(spec), [agents[number] for number in numbers])
+        channel = ChannelUnderTest(self, self.create(spec, agents[0]), [agents[number] for number in numbers])
         try:
             if opened:
                 channel.open()

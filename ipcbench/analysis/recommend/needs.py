@@ -66,6 +66,11 @@ def _no_deps(offer: Offer) -> str:
     return _unless(not offer.packages, f"it needs the package {' and '.join(offer.packages)}")
 
 
+_STARTED = {
+    "mpiexec": "its processes must be started by mpiexec",
+    "fork": "its processes must be children of the one that makes the channel",
+}
+
 NEEDS: Mapping[str, Need] = {
     "lossless": Need("every message reaches every reader, and a full channel holds the writer", _lossless),
     "latest-value": Need(
@@ -90,7 +95,7 @@ NEEDS: Mapping[str, Need] = {
     ),
     "any-launcher": Need(
         "any program can start the processes",
-        lambda offer: _unless(offer.capabilities.launcher != "mpiexec", "its processes must be started by mpiexec"),
+        lambda offer: _STARTED.get(offer.capabilities.launcher, ""),
     ),
 }
 """Name of the need → its check."""

@@ -52,8 +52,8 @@ def create_mesh(
         Unsupported, TransportError: it cannot make such channels.
     """
     made = get_backend(backend)()
-    if made.capabilities.launcher == "inline":
-        raise ConfigError("transport", backend, "a transport between processes")
+    if made.capabilities.launcher in {"inline", "fork"}:
+        raise ConfigError("transport", backend, "a transport between processes that open it by address")
     addresses: list[dict[str, Any]] = []
     with ExitStack() as undo:
         for pair in [(source, to) for source in range(world) for to in range(world) if source != to]:

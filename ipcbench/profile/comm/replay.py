@@ -129,8 +129,8 @@ def replay(
     programs, steps_ns = _programs(profile)
     found = {name: status(name) for name in dict.fromkeys(transports)}
     for name in found:
-        if get_backend(name).capabilities.launcher == "inline":
-            raise ConfigError("transport", name, "a transport between processes")
+        if get_backend(name).capabilities.launcher in {"inline", "fork"}:
+            raise ConfigError("transport", name, "a transport between processes that open it by address")
     done = {name: OverTransport() for name, each in found.items() if each.available}
     left_out = {name: f"{each.reason}; {each.hint}" for name, each in found.items() if not each.available}
     part = _in_turns(programs, done, budget_s, rounds, say)

@@ -1,8 +1,9 @@
 """Pools of agents: started when they are needed, kept for the next check, replaced when killed.
 
-There is one kind of pool for each launcher. `spawn`: each agent is a process, replaced by itself. `mpiexec`: the agents
-are the ranks of one launch, replaced as a whole. `inline`: an agent is a thread of this process; to kill it is to end
-the thread while its endpoint is neither closed nor ever used again, which is all that others see of a killed process.
+There is one kind of pool for each launcher. `spawn`: each agent is a process, replaced by itself. `mpiexec` and
+`fork`: the agents are those of one launch, replaced as a whole. `inline`: an agent is a thread of this process; to kill
+it is to end the thread while its endpoint is neither closed nor ever used again, which is all that others see of a
+killed process.
 """
 
 from __future__ import annotations
@@ -132,21 +133,22 @@ class SpawnPool(ProcessPool):
         self._agents.clear()
 
 
-class MpiPool(ProcessPool):
-    """Agents that are ranks. MPI begins and ends in all ranks of a launch together, so there is one launch for each
-    number of agents, and none of its agents is left out.
+class LaunchPool(ProcessPool):
+    """Agents that are ranks, or children of one parent. MPI begins and ends in all ranks of a launch together, so there
+    is one launch for each number of agents, and none of its agents is left out.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, launcher: Launcher) -> None:
         super().__init__()
+        self._launcher = launcher
         self._launches: dict[int, tuple[Launch, list[ProcessAgent]]] = {}
 
     def acquire(self, count: int) -> Sequence[Agent]:
         self._refresh()
         if count in self._launches and any(agent.killed for agent in self._launches[count][1]):
-            self._end(count)  # with one agent killed, the launcher has ended them all
+            self._end(count)  # of MPI's, the launcher has ended all
         if count not in self._launches:
-            (group,), agents = _start("mpiexec", [range(count)], bound=False)
+            (group,), agents = _start(self._launcher, [range(count)], bound=False)
             self._launches[count] = (group, agents)
         return self._launches[count][1]
 
@@ -184,7 +186,11 @@ class Pools:
 
     def __init__(self) -> None:
         self._pid = os.getpid()
-        self._pools: dict[Launcher, ProcessPool] = {"spawn": SpawnPool(), "mpiexec": MpiPool()}
+        self._pools: dict[Launcher, ProcessPool] = {
+            "spawn": SpawnPool(),
+            "fork": LaunchPool("fork"),
+            "mpiexec": LaunchPool("mpiexec"),
+        }
 
     def pool(self, launcher: Launcher) -> Pool:
         """Return the pool of that launcher; threads are not shared, they cost nothing.

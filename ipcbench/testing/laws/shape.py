@@ -34,7 +34,8 @@ def importing_is_pure(fixture: Fixture) -> None:
     backend = fixture.backend()
     with fixture.channel(opened=False) as channel:
         channel.destroy()
-        address = backend.create(channel.address.channel)
+        make = fixture.create if fixture.can.launcher == "fork" else backend.create
+        address = make(channel.address.channel)
         try:
             for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
                 _survives_pickling(address, backend, protocol)

@@ -311,7 +311,7 @@ def _names_are_used_once(channel: ChannelUnderTest) -> None:
     else:
         channel.open()
     try:
-        channel.fixture.create(channel.address.channel)
+        channel.fixture.create(channel.address.channel, channel.writer.agent)
     except AgentError as error:
         if not error.failure.is_a("TransportError"):
             raise
