@@ -23,6 +23,9 @@ _BUILT_IN = {
     "mpi-p2p": "ipcbench.backends.mpi.backend:MpiP2p",
     "pipe": "ipcbench.backends.stream.backend:Pipe",
     "tcp": "ipcbench.backends.stream.backend:Tcp",
+    "mp-queue": "ipcbench.backends.mp.backend:MpQueue",
+    "mp-manager": "ipcbench.backends.mp.backend:MpManager",
+    "mp-pipe": "ipcbench.backends.mp.backend:MpPipe",
     "redis": "ipcbench.backends.redis.backend:Redis",
     "null": "ipcbench.backends.null:Null",
 }

@@ -731,16 +731,17 @@ def test_needs_of_the_built_in_backends() -> None:
     offers = {name: offer for name, offer in registered_offers().items() if name in BUILT_IN}  # not a plug-in's
     able = {need: {name for name, offer in offers.items() if not check.refusal(offer)} for need, check in NEEDS.items()}
     mpi = {"mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p"}
+    mp = {"mp-queue", "mp-manager", "mp-pipe"}
     assert able["lossless"] == set(offers)
-    assert able["latest-value"] == set(offers) - mpi
-    assert able["no-deps"] == {"shm", "pipe", "tcp", "null"}
+    assert able["latest-value"] == set(offers) - mpi - mp
+    assert able["no-deps"] == {"shm", "pipe", "tcp", "null", *mp}
     assert able["persistent"] == {"lmdb"}
     assert able["zero-copy"] == {"shm", "lmdb", "null"}
     assert able["cross-host"] == set(), "a loopback interface is not another host"
     assert able["peer-exit"] == set(offers) - {"null"}
-    assert able.pop("any-launcher") == set(offers) - mpi
+    assert able.pop("any-launcher") == set(offers) - mpi - mp
     assert " ".join(able) == "lossless latest-value no-deps persistent cross-host zero-copy peer-exit"
-    assert set(require_candidates(Question(64, needs=("no-deps",)), offers)) == {"shm", "pipe", "tcp"}
+    assert set(require_candidates(Question(64, needs=("no-deps",)), offers)) == {"shm", "pipe", "tcp", *mp}
 
 
 @pytest.mark.parametrize(

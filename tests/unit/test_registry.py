@@ -24,6 +24,9 @@ MISSION = {
     "mpi-p2p",
     "pipe",
     "tcp",
+    "mp-queue",
+    "mp-manager",
+    "mp-pipe",
     "redis",
     "null",
 }

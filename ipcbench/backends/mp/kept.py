@@ -1,0 +1,108 @@
+"""What the parent has made of each channel, until the processes of its ends have taken it. All of this runs there.
+
+An end is handed over once and not kept: a pipe ends only when nobody has its other end any more.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from multiprocessing import get_context
+from multiprocessing.managers import SyncManager
+from multiprocessing.process import current_process
+from typing import Any
+
+from ipcbench.backend import Address
+from ipcbench.errors import TransportError
+from ipcbench.sync.directory import channel_file, channel_token, open_directory
+from ipcbench.sync.locks import reader_role
+
+_CONTEXT = get_context("forkserver")
+"""Whose semaphores have names, so that a process that runs already can open them; what they do is the same."""
+_PR_SET_PDEATHSIG = 1
+
+SOCKET, KEY = "manager", "key"
+"""Files of a channel: where its manager listens, and what a process has to know that connects."""
+
+_kept: dict[str, tuple[Address, dict[str, Any]]] = {}
+_managers: dict[str, SyncManager] = {}
+
+
+def semaphore_prefix(address: Address) -> str:
+    """Return how the names of the channel's semaphores begin, as long as not all of its ends are open."""
+    return f"{address.channel.name}.{channel_token(address)}-"
+
+
+def make_queues(address: Address) -> None:
+    """Make a Queue for each reader, with room for one more: what ends the stream."""
+    names = current_process()._config  # type: ignore[attr-defined] # so that what a killed parent leaves can be found
+    before, names["semprefix"] = names["semprefix"], f"/{semaphore_prefix(address)[:-1]}"
+    try:
+        queues = [_CONTEXT.Queue(address.channel.depth + 1) for _ in range(address.channel.readers)]
+    finally:
+        names["semprefix"] = before
+    _keep(address, queues, queues)
+
+
+def make_pipes(address: Address) -> None:
+    """Make two Pipes for each reader: for messages, and for its receipts."""
+    pairs = [(_CONTEXT.Pipe(duplex=False), _CONTEXT.Pipe(duplex=False)) for _ in range(address.channel.readers)]
+    _keep(
+        address,
+        [(sending, receipts) for (_, sending), (receipts, _) in pairs],
+        [(receiving, receipts) for (receiving, _), (_, receipts) in pairs],
+    )
+
+
+def make_manager(address: Address) -> None:
+    """Start a manager, a process of its own, with a Queue for each reader."""
+    key = os.urandom(32)
+    channel_file(address, KEY).write_bytes(key)
+    # this process has no threads, so that it may fork
+    manager = SyncManager(str(channel_file(address, SOCKET)), key, ctx=get_context("fork"))
+    manager.start(_end_with_parent)
+    queues = [manager.Queue(address.channel.depth) for _ in range(address.channel.readers)]
+    _keep(address, queues, queues)
+    _managers[address.location] = manager
+
+
+def _end_with_parent() -> None:
+    """Have the manager die with this process, whose handlers are none of its own."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _keep(address: Address, of_writer: Sequence[Any], of_readers: Sequence[Any]) -> None:
+    drop_destroyed()
+    ends = {reader_role(address.channel, index): end for index, end in enumerate(of_readers)}
+    _kept[address.location] = address, {"writer": of_writer, **ends}
+
+
+def take(address: Address, role: str) -> Any:
+    """Return an end, and keep it no longer.
+
+    Raises:
+        TransportError: this process has not made it, or it was taken before.
+    """
+    _, ends = _kept.get(address.location, (address, {}))
+    if role not in ends:
+        channel = address.channel.name
+        raise TransportError(f"the parent of this process has no {role} of channel {channel!r}: another made it")
+    return ends.pop(role)
+
+
+def drop_destroyed() -> None:
+    """Drop what belongs to channels that are gone, and reap their managers."""
+    for location, (address, _) in list(_kept.items()):
+        try:
+            open_directory(address)
+        except TransportError:
+            del _kept[location]
+            if location in _managers:
+                _managers.pop(location).shutdown()
