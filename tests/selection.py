@@ -107,7 +107,7 @@ def inputs(test: Path) -> set[Path]:
             waiting |= _mentioned(path) - found
     folders = {path.parent for path in found} - {ROOT}
     beside = {file for folder in folders for file in folder.iterdir() if file.is_file() and file.suffix != ".py"}
-    return {file for file in found | beside if file.suffix not in _MADE and file != PASSED}
+    return {file for file in found | beside if file.suffix not in _MADE and file.name != PASSED.name}
 
 
 def digest(test: Path) -> str:

@@ -132,7 +132,8 @@ COMMANDS = {
         "diagnose planned --backends pipe --rounds 1 --quiet --format json",
     ],
     "ladder": [
-        f"diagnose --model config.json --ladder --seq 4 --rounds {rounds} --quiet --format json" for rounds in (1, 3)
+        f"diagnose --model config.json --ladder --seq 4 --rounds {rounds} --budget 9min --quiet --format json"
+        for rounds in (1, 3)
     ],
     "links": [
         f"diagnose --pids {os.getpid()} --format json",

@@ -80,7 +80,8 @@ def test_throughput_is_of_received_messages_which_have_n_minus_1_intervals(run):
         counts.append(sequences[0][last] - sequences[0][first])
         spans_s.append((max(part[last] for part in received) - min(part[first] for part in received)) / 1e9)
     assert trial.throughput_per_s == pytest.approx(sum(counts) / sum(spans_s), rel=1e-9)
-    assert trial.turn_rates_per_s == pytest.approx([count / span for count, span in zip(counts, spans_s, strict=True)])
+    rates = [count / span for count, span in zip(counts, spans_s, strict=True)]
+    assert trial.turn_rates_per_s == pytest.approx(rates if len(rates) > 1 else [])  # on a busy machine, one may be all
 
 
 def test_a_broadcast_is_timed_at_every_reader_against_one_clock(run):
