@@ -23,6 +23,8 @@ _BUILT_IN = {
     "mpi-p2p": "ipcbench.backends.mpi.backend:MpiP2p",
     "pipe": "ipcbench.backends.stream.backend:Pipe",
     "tcp": "ipcbench.backends.stream.backend:Tcp",
+    "grpc": "ipcbench.backends.grpc.backend:Grpc",
+    "grpc-tcp": "ipcbench.backends.grpc.backend:GrpcTcp",
     "mp-queue": "ipcbench.backends.mp.backend:MpQueue",
     "mp-manager": "ipcbench.backends.mp.backend:MpManager",
     "mp-pipe": "ipcbench.backends.mp.backend:MpPipe",

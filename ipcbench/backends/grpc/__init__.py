@@ -1,0 +1,1 @@
+"""Transports over gRPC: Unix sockets, and TCP on the loopback interface."""

@@ -1,0 +1,105 @@
+"""gRPC: lossless broadcast by a stream of a call to each reader, over a Unix socket (`grpc`) or loopback TCP.
+
+The writer is a server, each reader a client with one bidirectional call: messages come as responses, as they are
+(handlers without serializers: bytes in, bytes out, no protobuf), one message of gRPC each. A random message that the
+writer tells at the beginning ends the stream, not the end of the call: a receipt that a client sends to a call that has
+ended fails, and `grpc.aio` then drops what has arrived and was not read.
+
+Flow control is by credit in messages, since that of HTTP/2 is in bytes: a reader sends a receipt, how many messages it
+has taken so far, on the request stream of the same call after every half window. The writer stops when the slowest
+reader is `depth` behind, or a half more, since receipts arrive that late; or 16 MiB of messages, but at least four.
+Receipts in the call work wherever the call does, which counters in shared memory would not, and cost a message in
+`depth / 2`. For this the call is bidirectional: server streaming saves a tenth of the CPU time, and has no way back.
+
+Both sides are `grpc.aio`, in one event loop for all endpoints of a process, in a thread of its own: with the
+synchronous API each message goes through two more threads on the server, which costs a sixth more CPU time there and
+doubles the time of a round trip. Nothing is compressed, and no keepalive is asked for: a death shows at the connection,
+or, where a forked child holds that, at the endpoint's lock.
+
+gRPC bears no fork: a child of a process that has used it opens no endpoint (`TransportError`).
+
+Over TCP, the writer takes a free port and writes it into the channel's directory, with a secret. Each side proves to
+the other that it knows the secret, so neither takes a stranger for its peer. Nothing is encrypted.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import ClassVar
+
+from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
+from ipcbench.backends.grpc.loop import absence
+from ipcbench.backends.grpc.places import TcpPlaces, UnixPlaces
+from ipcbench.backends.grpc.reader import GrpcReader
+from ipcbench.backends.grpc.writer import GrpcWriter
+from ipcbench.errors import TransportError
+from ipcbench.patterns import with_patterns
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import channel_file, new_directory, remove_directory
+from ipcbench.sync.interrupts import whole
+from ipcbench.sync.latest import LatestValueReader
+
+
+@with_patterns
+class Grpc(Backend):
+    """gRPC over a Unix socket."""
+
+    name: ClassVar[str] = "grpc"
+    summary: ClassVar[str] = "gRPC (grpc.aio), a bidirectional stream per reader over a Unix socket, bytes as they are"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        deliveries=frozenset({"every_message", "latest_value"}),
+        when_full="block",
+        max_message_bytes=2**30,
+        max_readers=256,
+        zero_copy_read=False,
+        waits=frozenset({"block"}),
+        launcher="spawn",
+        remote=False,
+        persistent=False,
+        detects_peer_exit=True,
+        holds_one_of_max=True,
+    )
+
+    _places: ClassVar[UnixPlaces] = UnixPlaces()
+    _longest_path_bytes: ClassVar[int] = 103
+    """Of a socket, which every system allows."""
+
+    @classmethod
+    def probe(cls) -> None:
+        if absence is not None:
+            raise unavailable(cls.name, absence, "grpc", "pip install 'ipcbench[grpc]'") from absence
+
+    @whole
+    def create(self, channel: ChannelSpec) -> Address:
+        self.probe()
+        self.require(channel)
+        with new_directory(channel.name) as (_, location, _):
+            path = str(channel_file(Address(self.name, channel, location), "writer"))
+            if len(os.fsencode(path)) > self._longest_path_bytes:
+                raise TransportError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
+        return Address(self.name, channel, location)
+
+    @whole
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
+        return GrpcWriter(address, self._places)
+
+    @whole
+    def open_reader(self, address: Address, index: int) -> Reader:
+        reader = partial(GrpcReader, address, self._places, index)
+        if address.channel.delivery == "every_message":
+            return reader()
+        return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=True)
+
+    @whole
+    def destroy(self, address: Address) -> None:
+        remove_directory(address)
+
+
+class GrpcTcp(Grpc):
+    """gRPC over the loopback interface."""
+
+    name: ClassVar[str] = "grpc-tcp"
+    summary: ClassVar[str] = "gRPC (grpc.aio), a bidirectional stream per reader over loopback TCP, bytes as they are"
+    _places: ClassVar[UnixPlaces] = TcpPlaces()
+    _longest_path_bytes: ClassVar[int] = 4096
