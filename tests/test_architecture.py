@@ -27,6 +27,7 @@ TRANSPORT_HOMES = {
     "zmq": "zmq",
     "lmdb": "lmdb",
     "mpi4py": "mpi",
+    "grpc": "grpc",
     "redis": "redis",
     "hiredis": "redis",
     "multiprocessing.shared_memory": "shm",
@@ -208,7 +209,7 @@ def test_importing_the_package_loads_nothing_from_outside() -> None:
 def test_help_loads_neither_a_transport_nor_what_measures() -> None:
     loaded = modules_loaded_by("from ipcbench.cli import main; main(['--help'])") - set(sys.stdlib_module_names)
     assert "click" in loaded
-    assert not loaded & {"numpy", "rich", "psutil", "msgpack", "msgspec", "zmq", "lmdb", "mpi4py"}
+    assert not loaded & {"numpy", "rich", "psutil", "msgpack", "msgspec", "zmq", "lmdb", "mpi4py", "grpc"}
 
 
 @pytest.mark.parametrize("module", ["harness.worker", "replay.parts", "testing.agents.verbs"])

@@ -24,6 +24,8 @@ MISSION = {
     "mpi-p2p",
     "pipe",
     "tcp",
+    "grpc",
+    "grpc-tcp",
     "mp-queue",
     "mp-manager",
     "mp-pipe",
