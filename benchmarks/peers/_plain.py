@@ -11,11 +11,13 @@ import array
 import functools
 import os
 import pickle
+import queue
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -240,6 +242,55 @@ def pipe_reader(connection: Connection) -> Iterator[Read]:
 
 
 @contextmanager
+def grpc_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream by a call with a streaming response to each reader, over a Unix socket; bytes as they are. HTTP/2's own
+    flow control limits how far a reader may be behind what has left a queue of `depth`.
+    """
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
+        target = f"unix:{folder}/s"
+        yield (grpc_writer, (target, channel.depth, channel.readers)), [(grpc_reader, (target,))] * channel.readers
+
+
+_GRPC_OPTIONS = (("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1))
+
+
+@contextmanager
+def grpc_writer(target: str, depth: int, readers: int) -> Iterator[Write]:
+    """Open the writer; return when all readers have called."""
+    import grpc
+
+    calls: queue.Queue[queue.Queue[bytes | None]] = queue.Queue()
+
+    def stream(_request: bytes, _context: Any) -> Iterator[bytes]:
+        messages: queue.Queue[bytes | None] = queue.Queue(depth)
+        calls.put(messages)
+        yield from iter(messages.get, None)
+
+    handlers = grpc.method_handlers_generic_handler("Plain", {"Read": grpc.unary_stream_rpc_method_handler(stream)})
+    server = grpc.server(ThreadPoolExecutor(readers), (handlers,), options=_GRPC_OPTIONS)
+    server.add_insecure_port(target)
+    server.start()
+    queues = [calls.get() for _ in range(readers)]
+
+    def write(message: bytes) -> None:
+        for messages in queues:
+            messages.put(message)
+
+    yield write
+    for messages in queues:
+        messages.put(None)
+    server.stop(_LINGER_MS / 1000).wait()
+
+
+@contextmanager
+def grpc_reader(target: str) -> Iterator[Read]:
+    """Open a reader, before or after the writer."""
+    import grpc
+
+    with grpc.insecure_channel(target, options=_GRPC_OPTIONS) as connection:
+        call = connection.unary_stream("/Plain/Read")(b"", wait_for_ready=True)
+        yield functools.partial(next, call)
+        call.cancel()
 def redis_script(channel: ChannelSpec) -> Iterator[Script]:
     """Stream through a list per reader of a server of its own. When the writer has pushed as many messages as there was
     room for, it looks how long the lists are.
@@ -382,6 +433,7 @@ PLAIN = {
     "pipe": Plain(pipe_script, "a `multiprocessing.Pipe` per reader", _NO_MESSAGES),
     "zmq": Plain(functools.partial(zmq_script, "ipc"), "XPUB with XPUB_NODROP, high-water marks = depth", _LIMITS),
     "zmq-tcp-insecure": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
+    "grpc": Plain(grpc_script, "a streaming response to each reader, a queue of `depth` before it", _LIMITS),
     "redis": Plain(redis_script, "RPUSH to a list per reader, BLPOP", _EACH_ANSWER),
     "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
     "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),
