@@ -291,6 +291,9 @@ def grpc_reader(target: str) -> Iterator[Read]:
         call = connection.unary_stream("/Plain/Read")(b"", wait_for_ready=True)
         yield functools.partial(next, call)
         call.cancel()
+
+
+@contextmanager
 def redis_script(channel: ChannelSpec) -> Iterator[Script]:
     """Stream through a list per reader of a server of its own. When the writer has pushed as many messages as there was
     room for, it looks how long the lists are.
