@@ -47,7 +47,21 @@ def test_built_in_sweep_is_valid_and_described(name: str) -> None:
 
 def test_built_in_names() -> None:
     assert builtin_sweeps() == (
-        *("default", "bytes", "fan-in", "large", "queue", "rpc", "shared", "small", "streaming", "tensor", "versions"),
+        *(
+            "default",
+            "all",
+            "bytes",
+            "fan-in",
+            "large",
+            "queue",
+            "rpc",
+            "shared",
+            "small",
+            "streaming",
+            "tensor",
+            "today",
+        ),
+        "versions",
     )
 
 
@@ -183,7 +197,7 @@ def test_a_mistake_in_an_option_names_the_option(options: dict[str, str], parts:
 def test_an_unknown_sweep_lists_the_known(name: str) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"default, bytes, fan-in, large, queue, rpc, shared, small, streaming, tensor, versions or the path",
+        match=r"default, all, bytes, fan-in, .*, streaming, tensor, today, versions or the path",
     ):
         load_sweep(name)
 

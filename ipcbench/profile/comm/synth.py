@@ -14,6 +14,8 @@ from ipcbench.profile.records import Call, Setting
 
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 _ID = "int64"
+_MOST_CALLS = 2_000_000
+"""Of a plan: it takes half a gigabyte then."""
 _CLIENT, _SERVER = 0, 1
 
 
@@ -21,7 +23,7 @@ def planned(model: Model, plan: Plan, setting: Setting) -> tuple[Call, ...]:
     """Return the calls of one repetition, the prompt and then each token, of all ranks; step 0 is the first.
 
     Raises:
-        ConfigError: the degrees do not divide the model, or the type is unknown.
+        ConfigError: the degrees do not divide the model, the type is unknown, or there are too many calls.
     """
     if setting.dtype not in ITEM_BYTES:
         raise ConfigError("dtype", setting.dtype, tuple(ITEM_BYTES))
@@ -34,6 +36,11 @@ def planned(model: Model, plan: Plan, setting: Setting) -> tuple[Call, ...]:
             make = _split if plan.is_split else partial(_divided, plan=plan, rank=rank)
             rows = enumerate(make(model, setting, tokens, before))
             calls += [_call(rank, step, sequence, setting.dtype, *row) for sequence, row in rows]
+        if len(calls) * len(lengths) > _MOST_CALLS * (step + 1):
+            most = _MOST_CALLS * (step + 1) // len(calls)
+            raise ConfigError(
+                "tokens", setting.tokens, f"at most {most:,}, since a plan has up to {_MOST_CALLS:,} calls"
+            )
     return tuple(calls)
 
 

@@ -49,6 +49,14 @@ def test_without_torch_a_run_says_how_to_get_it(
     assert "pip install 'ipcbench[profile]'" in line
 
 
+def test_a_plan_of_more_calls_than_memory_holds_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    options = ("--model", "qwen3-tiny", "--parallel", "tp2", "--tokens", "1000000", "--out", str(tmp_path / "plan"))
+    assert main(["profile", "synth", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "at most 125,000" in line
+    assert not (tmp_path / "plan").exists()
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
