@@ -15,6 +15,11 @@ from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.interrupts import start_thread
 
+_QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+"""Read by gRPC as it is imported: what goes wrong is raised, not printed; and a fork does nothing to its parent."""
+
+for _name, _value in _QUIET.items():
+    os.environ.setdefault(_name, _value)
 try:
     import grpc.aio
 except ModuleNotFoundError as error:
@@ -34,9 +39,6 @@ OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.http2.max_frame_size", 2**24 - 1),  # a large message is not cut into 16 KiB
 )
-
-_QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
-"""Read by gRPC when it begins: what goes wrong is raised, not printed; and a fork does nothing to a parent's calls."""
 
 _CREDIT_BYTES, _LEAST_COUNT = 2**24, 4
 
@@ -63,8 +65,6 @@ def running() -> asyncio.AbstractEventLoop:
     """
     with _starting:
         if not _loops:
-            for name, value in _QUIET.items():
-                os.environ.setdefault(name, value)
             loop = asyncio.new_event_loop()
             try:
                 start_thread(loop.run_forever)
