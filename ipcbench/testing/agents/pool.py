@@ -166,7 +166,8 @@ class LaunchPool(ProcessPool):
         return super().pids() | {process.pid for group, _ in self._launches.values() for process in group.started}
 
     def filenos(self) -> set[int]:
-        return super().filenos() | {group.output.fileno() for group, _ in self._launches.values()}
+        files = (file for group, _ in self._launches.values() for file in (group.output, group.ended))
+        return super().filenos() | {file.fileno() for file in files if file is not None}
 
     def discard(self) -> None:
         for count in tuple(self._launches):
