@@ -74,7 +74,7 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
     for side in (first, second):
         if len({each.profile.steps for each in side}) < len(side):
             raise ConfigError("profiles", "a run that is named twice", "different runs: one twice is no repetition")
-        if any(each.setting != side[0].setting for each in side):
+        if any(_conditions(each) != _conditions(side[0]) for each in side):
             raise ConfigError("profiles", "runs of different settings on one side", "repetitions of one setting")
     a, b = first[0], second[0]
     counts = len(first), len(second)
@@ -82,8 +82,10 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
     if not is_one and min(counts) < MIN_CLAIM_ROUNDS:
         expected = f"one on each side, or {MIN_CLAIM_ROUNDS} or more on each"
         raise ConfigError("profiles", f"{counts[0]} and {counts[1]}", expected)
+    if not is_one and {each.profile.steps for each in first} & {each.profile.steps for each in second}:
+        raise ConfigError("profiles", "a run on both sides", "runs of one side that are none of the other's")
     rows = list(_rows(a, b)) if is_one else list(_repeated([*first], [*second]))
-    settings = [asdict(each.setting) | dict(each.profile.versions) for each in (a, b)]
+    settings = [_conditions(each) for each in (a, b)]
     names = dict.fromkeys([*settings[0], *settings[1]])
     differences = tuple(
         (name, settings[0].get(name), settings[1].get(name))
@@ -101,6 +103,12 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
     if waits:
         waits.append("All times of that run hold the wait, and so do the differences below.")
     return Comparison(tuple(_judged(row, len(rows), is_one) for row in rows), differences, tuple(waits), tuple(remarks))
+
+
+def _conditions(summary: Summary) -> dict[str, object]:
+    """Return the setting, the versions and the processor of a run."""
+    machine = {name: summary.profile.machine.get(name) for name in ("cpu_model", "logical_cores")}
+    return asdict(summary.setting) | dict(summary.profile.versions) | machine
 
 
 def _repeated(first: Sequence[Summary], second: Sequence[Summary]) -> Iterator[Row]:
@@ -138,7 +146,9 @@ def _judged(row: Row, among: int, is_one: bool) -> Row:
         return row
     a, b = replace(found[0], rounds={}), replace(found[1], rounds={})
     times, said = ratio(b, a, among=among), verdict(b, a, among=among)
-    if times.high > _WIDEST_FACTOR * times.low and said == "no clear difference":
-        return row
+    if said == "no clear difference":  # by another test, perhaps, than that of the interval
+        times = Interval(min(times.low, 1.0), times.estimate, max(times.high, 1.0))
+        if times.high > _WIDEST_FACTOR * times.low:
+            return row
     is_large = times.low > LARGE_RATIO or times.high < 1 / LARGE_RATIO
     return replace(row, ratio=times, verdict=said, is_claim=said == "no clear difference" or is_large or not is_one)

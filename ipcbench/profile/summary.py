@@ -37,8 +37,8 @@ _BLOCKS = frozenset(("root", "layer", OWN, *_BUCKET_OF))
 _OUTSIDE = "\0"
 """In the place of a path: within the step, but not within the model."""
 BUSY_RATIO: Final = 0.05
-_HELD_UP_RATIO = 10.0
-"""A step that takes so many times the median of its kind is named."""
+_HELD_UP_RATIO, _HELD_UP_NS = 10.0, 1e9
+"""A step that takes so many times the median of its kind, or twice that and so much longer, is named."""
 _SLOW_RATIO = 1.1
 """A layer of one rank is named if it takes this many times what it takes at the others, or more."""
 
@@ -161,9 +161,12 @@ class Summary:
         groups: dict[tuple[Phase, int, Source], list[int]] = defaultdict(list)
         for step in self.profile.steps:
             groups[step.phase, step.rank, step.source].append(step.wall_ns)
-        found = [HeldUp(phase, rank, max(walls), median(walls)) for (phase, rank, _), walls in groups.items()]
-        longest = {each.phase: each for each in sorted(found, key=lambda each: each.wall_ns)}
-        return [each for each in longest.values() if each.wall_ns >= _HELD_UP_RATIO * each.median_ns]
+        found = []
+        for (phase, rank, _), walls in groups.items():
+            middle, longest = median(walls), max(walls)
+            if longest >= min(_HELD_UP_RATIO * middle, max(2 * middle, middle + _HELD_UP_NS)):
+                found.append(HeldUp(phase, rank, longest, middle))
+        return [*{each.phase: each for each in sorted(found, key=lambda each: each.wall_ns)}.values()]
 
     def communicated_ns(self) -> dict[Span, int]:
         """Return the communication in each span that has any, ns; that in a span within it left out."""

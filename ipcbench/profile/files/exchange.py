@@ -318,6 +318,9 @@ def write_calls(profile: Profile, form: str, path: Path) -> list[Path]:
         raise StoreError(f"{path}: a plan has no times, which {form} shows; export it to chakra")
     else:
         files = {path: as_json(chrome(profile)) if form == "chrome" else perfetto(profile)}
+    for file in files:
+        if file.is_symlink() or (file.exists() and not file.is_file()):
+            raise StoreError(f"{file}: is a link, a device or the like, which would be replaced; name a new file")
     with nothing_new_if_it_fails(files):
         for file, data in files.items():
             write_bytes(file, data)

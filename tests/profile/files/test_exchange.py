@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -237,3 +238,11 @@ def test_chrome_has_an_arrow_from_the_last_rank_to_the_other(tmp_path: Path) -> 
     assert len(begins) == len(made.calls) / 2
     assert all(begins[key]["ts"] < ends[key]["ts"] and begins[key]["pid"] != ends[key]["pid"] for key in begins)
     assert {event["name"] for event in events if event["ph"] == "X"} >= {"prefill", "layers.0.mlp", "all_reduce"}
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("elsewhere")], ids=["fifo", "link"])
+def test_what_is_no_file_is_not_replaced(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "there")
+    with pytest.raises(StoreError, match="would be replaced"):
+        write_calls(built(ranks=1, repetitions=1), "chrome", tmp_path / "there")
+    assert not (tmp_path / "there").is_file()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -216,12 +217,20 @@ def test_single_runs_tell_no_difference_below_a_factor_of_two_and_several_do() -
 
 def test_what_is_no_repetition_is_not_compared() -> None:
     one, other, third = (summarize(built(seed=number)) for number in (1, 2, 3))
+
+    def of(summary: Summary, **changes: Any) -> Summary:
+        return replace(summary, profile=replace(summary.profile, **changes))
+
+    (difference,) = compare([one], [of(other, machine={"cpu_model": "another"})]).differences
+    assert difference[0] == "cpu_model"
     for a, b, words in (
         ([one], [summarize(without_times(built()))], "no times to compare"),
         ([one, one, one], [one, other, third], "a run that is named twice"),
         ([one, other], [third], "2 and 1"),
         ([one, other], [one, other], "2 and 2"),
         ([one, other, summarize(built(ranks=1))], [one, other, third], "different settings"),
+        ([one, other, of(third, machine={"cpu_model": "another"})], [one, other, third], "different settings"),
+        ([one, other, third], [third, one, other], "a run on both sides"),
     ):
         with pytest.raises(ConfigError, match=words):
             compare(a, b)
@@ -241,8 +250,23 @@ def test_a_step_in_which_a_rank_stood_still_is_named_and_in_no_other_figure() ->
     assert [(each.phase, each.rank) for each in still.held_up] == [("decode", 1)]
     assert any(said.startswith("A step of decode took 5.0") for said in sentences(still))
     assert summarize(made).held_up == []
+    slow = tuple(msgspec.structs.replace(step, wall_ns=10**9) for step in made.steps)
+    longer = tuple(
+        msgspec.structs.replace(step, wall_ns=step.wall_ns * (3 if step.number == victim.number else 1))
+        for step in slow
+    )
+    assert [each.phase for each in summarize(replace(made, steps=longer)).held_up] == ["decode"]
     before, after = (each.total("decode").totals.ops for each in (summarize(made), still))
     assert [op.operation_ns for op in before] == pytest.approx([op.operation_ns for op in after], rel=0.1)
+
+
+def test_an_interval_never_contradicts_the_verdict_beside_it() -> None:
+    runs = [summarize(built(transfer_ns=int(TRANSFER_NS * (1 + number / 3)), seed=number)) for number in range(6)]
+    rows = [row for other in runs[1:] for row in compare(runs[:1], [other]).rows]
+    rows += compare(runs[:3], runs[3:]).rows
+    unclear = [row.ratio for row in rows if row.ratio and row.verdict == "no clear difference"]
+    assert unclear
+    assert all(ratio.low <= 1 <= ratio.high for ratio in unclear)
 
 
 def test_an_interval_that_holds_anything_is_none() -> None:
