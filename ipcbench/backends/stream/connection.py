@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 import select
 import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from ipcbench.sync.interrupts import is_of_handler, start_thread
 from ipcbench.util.clock import deadline_ns, now_ns
 
 _MOST_PIECES = 64
 _POLL_MS = 50
-"""How soon the thread notices a connection that is added while it waits for others."""
+"""How soon the thread notices a connection that is added while it waits for others, or that the process ends."""
+_STOP_S = 5.0
+"""How long the end of the process waits for a thread to stop: one without memory may have died anywhere."""
+
+_threads: set[threading.Event] = set()
+"""One for each thread that sends, set when it has stopped."""
+_ends = threading.Event()
+
+
+def _stop_threads() -> None:
+    """Have all threads stop between two sends, as the interpreter would stop them anywhere: nobody knows what one has
+    sent that stops in a send. What they leave, `Pump.join` sends.
+    """
+    _ends.set()
+    for stopped in list(_threads):
+        stopped.wait(_STOP_S)
+
+
+atexit.register(_stop_threads)
+os.register_at_fork(after_in_child=_threads.clear)
+
+
+def _no_thread_runs() -> bool:
+    return _ends.is_set() or sys.is_finalizing()
 
 
 class Connection:
@@ -83,8 +109,10 @@ class Pump:
             if not (connection.held or start):
                 return False
             if self._idle.is_set():
-                if not sys.is_finalizing():  # then `join` sends
-                    start_thread(self._run)  # and it waits for the lock
+                if not _no_thread_runs():  # then `join` sends
+                    stopped = threading.Event()
+                    start_thread(partial(self._run_thread, stopped))  # and it waits for the lock
+                    _threads.add(stopped)
                 self._idle.clear()
             connection.backlog.append(memoryview(b"".join(pieces)))
             if not connection.held:
@@ -110,15 +138,23 @@ class Pump:
 
     def join(self, timeout_s: float) -> bool:
         """Wait until everything is sent; return whether it is."""
-        if not sys.is_finalizing():
+        if not _no_thread_runs():
             return self._idle.wait(timeout_s)
         if not self._idle.is_set() and self._lock.acquire(blocking=False):  # else the thread stopped in the middle
             self._lock.release()
             self._run(deadline_ns(timeout_s))
         return self._idle.is_set()
 
-    def _run(self, deadline: int | None = None) -> None:
-        while deadline is None or now_ns() < deadline:
+    def _run_thread(self, stopped: threading.Event) -> None:
+        try:
+            self._run(None)
+        finally:
+            _threads.discard(stopped)
+            stopped.set()
+
+    def _run(self, deadline: int | None) -> None:
+        """Send until nothing is left, the deadline is over or, without one, the process ends."""
+        while not _ends.is_set() if deadline is None else now_ns() < deadline:
             poller = select.poll()
             with self._lock:
                 self._connections = [connection for connection in self._connections if not self._is_done(connection)]
