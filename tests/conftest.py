@@ -53,7 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    os.environ.pop("PYTEST_ADDOPTS", None)  # was read; a pytest that a test starts has options of its own
+    if not config.getoption("numprocesses"):  # its workers are still to read it
+        os.environ.pop("PYTEST_ADDOPTS", None)  # was read; a pytest that a test starts has options of its own
     # A shell's background job ignores Ctrl-C, and so would every process that the tests start and then interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -66,3 +66,18 @@ def test_a_part_of_the_tests_is_not_recorded(arguments: tuple[str, ...]) -> None
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "run all tests" in done.stderr
+
+
+_TOLD = "TOLD_BY_A_TEST"
+
+
+def test_a_worker_knows_what_its_run_was_told(pytestconfig: pytest.Config) -> None:
+    if _TOLD in os.environ:
+        assert pytestconfig.getoption("changed")
+        assert "PYTEST_ADDOPTS" not in os.environ
+        return
+    command = [sys.executable, "-m", "pytest", "-q", "-n1", "-p", "no:cacheprovider", "tests/unit/test_selection.py"]
+    environment = {**os.environ, "PYTEST_ADDOPTS": "--changed -k a_worker_knows", _TOLD: "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
