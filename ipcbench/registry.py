@@ -29,6 +29,7 @@ _BUILT_IN = {
     "mp-manager": "ipcbench.backends.mp.backend:MpManager",
     "mp-pipe": "ipcbench.backends.mp.backend:MpPipe",
     "redis": "ipcbench.backends.redis.backend:Redis",
+    "nng": "ipcbench.backends.nng:Nng",
     "null": "ipcbench.backends.null:Null",
 }
 

@@ -1,5 +1,6 @@
 """The kit of transport authors. Import its names from here.
 
+- `carried`: channels whose bytes a messaging library carries, and nothing else
 - `cursors`: the shared words of a channel (how far each endpoint is, who sleeps, who has closed) and waiting on them
 - `hazard`: slots that a writer reuses only when no reader is looking at them
 - `interrupts`: work that no signal handler's exception cuts in two
@@ -12,6 +13,7 @@
 - `fences`: memory fences, used by the others
 """
 
+from ipcbench.sync.carried import CarriedBackend, CarriedReader, CarriedWriter
 from ipcbench.sync.cursors import (
     MAX_READERS,
     PUBLISHED,
@@ -30,6 +32,7 @@ from ipcbench.sync.directory import (
     open_directory,
     remove_directory,
     require_ours,
+    require_socket_path,
 )
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import in_background, uninterrupted, whole
@@ -48,6 +51,9 @@ from ipcbench.sync.wait import Doorbell, Waiter
 __all__ = [
     "MAX_READERS",
     "PUBLISHED",
+    "CarriedBackend",
+    "CarriedReader",
+    "CarriedWriter",
     "Cursors",
     "CursorsEndpoint",
     "Doorbell",
@@ -76,6 +82,7 @@ __all__ = [
     "reader_roles",
     "remove_directory",
     "require_ours",
+    "require_socket_path",
     "start_service",
     "uninterrupted",
     "whole",

@@ -162,6 +162,12 @@ class Cursors(ABC):
     def close(self) -> None:
         """Tell the peers that this endpoint closes, and release its place."""
 
+    def abandon(self) -> None:
+        """Undo the opening of an endpoint that then lacks something else; it may be tried again."""
+        self.words[self._state_word] = NEW
+        self._lock.abandon()
+        self.let_go()
+
     def let_go(self) -> None:
         """Release what this process holds, and tell the peers nothing; see `ipcbench.sync.ownership`."""
         self.closed = True
@@ -269,6 +275,10 @@ class WriterCursors(Cursors):
 
     def _wake(self, index: int) -> None:
         wake(self._address + (8 * READER_SLEEPS + index) // 4 * 4)
+
+    def end(self) -> None:
+        """Mark the end of the stream, and keep the place until `close`."""
+        self._mark_closed()
 
     def close(self) -> None:
         """Mark the end of the stream and wake all readers."""

@@ -42,6 +42,7 @@ destroyed must not lead to a channel made anew under its name.
 
 _TOKEN_BYTES = 4
 
+_LONGEST_SOCKET_PATH_BYTES = 103
 _REMOVALS = 5
 """How often a directory is removed in which others still change files."""
 
@@ -200,6 +201,12 @@ def channel_file(address: Address, name: str) -> Path:
         TransportError: the address is none that `create` returned.
     """
     return channel_directory(address) / f"{name}-{channel_token(address)}"
+
+
+def require_socket_path(path: str | Path) -> None:
+    """Raise TransportError if a path is too long for a Unix socket on some system."""
+    if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
+        raise TransportError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
 
 
 def _is_of_another(address: Address, directory: Path) -> bool:

@@ -25,7 +25,6 @@ the other that it knows the secret, so neither takes a stranger for its peer. No
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import ClassVar
 
@@ -34,7 +33,6 @@ from ipcbench.backends.grpc.loop import absence
 from ipcbench.backends.grpc.places import TcpPlaces, UnixPlaces
 from ipcbench.backends.grpc.reader import GrpcReader
 from ipcbench.backends.grpc.writer import GrpcWriter
-from ipcbench.errors import TransportError
 from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_file, new_directory, remove_directory
@@ -62,8 +60,6 @@ class Grpc(Backend):
     )
 
     _places: ClassVar[UnixPlaces] = UnixPlaces()
-    _longest_path_bytes: ClassVar[int] = 103
-    """Of a socket, which every system allows."""
 
     @classmethod
     def probe(cls) -> None:
@@ -75,9 +71,7 @@ class Grpc(Backend):
         self.probe()
         self.require(channel)
         with new_directory(channel.name) as (_, location, _):
-            path = str(channel_file(Address(self.name, channel, location), "writer"))
-            if len(os.fsencode(path)) > self._longest_path_bytes:
-                raise TransportError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
+            self._places.require(channel_file(Address(self.name, channel, location), "writer"))
         return Address(self.name, channel, location)
 
     @whole
@@ -102,4 +96,3 @@ class GrpcTcp(Grpc):
     name: ClassVar[str] = "grpc-tcp"
     summary: ClassVar[str] = "gRPC (grpc.aio), a bidirectional stream per reader over loopback TCP, bytes as they are"
     _places: ClassVar[UnixPlaces] = TcpPlaces()
-    _longest_path_bytes: ClassVar[int] = 4096

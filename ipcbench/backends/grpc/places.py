@@ -8,6 +8,8 @@ import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ipcbench.sync.directory import require_socket_path
+
 _SECRET_BYTES = 16
 
 
@@ -24,6 +26,11 @@ class Place(NamedTuple):
 
 class UnixPlaces:
     """A Unix socket in the channel's directory: only this user can connect."""
+
+    @staticmethod
+    def require(path: Path) -> None:
+        """Raise TransportError if nothing can listen at that path."""
+        require_socket_path(path)
 
     def listen(self, server: Any, path: Path) -> Place:
         """Have the server listen at `path`, and make that known.
@@ -50,6 +57,10 @@ class TcpPlaces(UnixPlaces):
     """A free port of the loopback interface. The path is a file with the address and a secret, which both sides prove
     to each other that they know: any user can connect, or take the port after the writer.
     """
+
+    @staticmethod
+    def require(path: Path) -> None:
+        """Do nothing: the name of a file may be longer."""
 
     def listen(self, server: Any, path: Path) -> Place:
         for host in ("127.0.0.1", "[::1]"):

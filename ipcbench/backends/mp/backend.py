@@ -8,7 +8,6 @@ keep the places and say who has closed.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client
@@ -24,13 +23,12 @@ from ipcbench.backends.mp.pipe import PipeReader, PipeWriter
 from ipcbench.backends.mp.queue import QueueReader, QueueWriter
 from ipcbench.errors import BackendUnavailable, TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import channel_file, new_directory, remove_directory
+from ipcbench.sync.directory import channel_file, new_directory, remove_directory, require_socket_path
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.locks import reader_role
 from ipcbench.sync.parent import has_parent, in_parent
 
 _SEMAPHORES = Path("/dev/shm")  # noqa: S108 - where Linux has them
-_LONGEST_PATH_BYTES = 107
 
 
 class MpQueue(Backend):
@@ -121,9 +119,7 @@ class MpManager(MpQueue):
     _reader: ClassVar[type[MpReader]] = ManagerReader
 
     def _require_short(self, address: Address) -> None:
-        place = str(channel_file(address, kept.SOCKET))
-        if len(os.fsencode(place)) > _LONGEST_PATH_BYTES:
-            raise TransportError(f"{place} is too long for a socket path; set TMPDIR to a shorter folder")
+        require_socket_path(channel_file(address, kept.SOCKET))
 
     def _clean(self, address: Address) -> None:
         """End the manager, from whatever process."""

@@ -35,14 +35,13 @@ from ipcbench.sync.directory import (
     channel_directory,
     new_directory,
     remove_with_file,
+    require_socket_path,
 )
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.service import end_services, kill_group, start_service
 from ipcbench.util.clock import now_ns
 
 _SERVERS = "valkey-server", "redis-server"
-_LONGEST_PATH_BYTES = 103
-"""Of a socket, which every system allows."""
 _ANSWER_NS = 5_000_000_000
 _HAS_BLMPOP = "COMMAND", "INFO", "BLMPOP"
 
@@ -115,9 +114,8 @@ class Redis(Backend):
             path, url = socket_path(folder), os.environ.get(URL_VARIABLE)
             if url is not None:
                 store_url(folder, url)
-            elif len(os.fsencode(path)) > _LONGEST_PATH_BYTES:
-                raise TransportError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
             else:
+                require_socket_path(path)
                 undo.callback(kill_group, start_service(folder, SERVICE, _server(path), partial(_is_ready, folder)))
         return Address(self.name, channel, location)
 

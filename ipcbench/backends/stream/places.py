@@ -22,6 +22,7 @@ from pathlib import Path
 from struct import unpack
 from typing import Protocol
 
+from ipcbench.sync.directory import require_socket_path
 from ipcbench.util.clock import deadline_ns, now_ns
 
 _SECRET_BYTES = 16
@@ -60,6 +61,9 @@ class Places(Protocol):
     ends_at_once: bool
     """Whether the readers get everything that was sent, even if the writer's sockets are closed at once."""
 
+    def require(self, path: Path) -> None:
+        """Raise TransportError if a path in a channel's directory cannot be a place."""
+
     def listen(self, place: Path, undo: ExitStack) -> socket.socket:
         """Return a socket that listens at a place; `undo` closes and removes it. The last step makes it known.
 
@@ -94,6 +98,7 @@ class UnixPlaces:
     """Unix sockets: only this user can connect, and the kernel keeps what was sent."""
 
     ends_at_once = True
+    require = staticmethod(require_socket_path)
 
     def listen(self, place: Path, undo: ExitStack) -> socket.socket:
         listener = undo.enter_context(socket.socket(socket.AF_UNIX))
@@ -124,6 +129,10 @@ class TcpPlaces:
     """TCP over 127.0.0.1, or over ::1 where there is no IPv4. A place is a file with address, port and secret."""
 
     ends_at_once = False
+
+    @staticmethod
+    def require(path: Path) -> None:
+        """Do nothing: the name of a file may be longer."""
 
     def listen(self, place: Path, undo: ExitStack) -> socket.socket:
         listener = undo.enter_context(_listening())

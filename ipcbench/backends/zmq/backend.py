@@ -21,7 +21,6 @@ buffer drops a value that is written while the reader looks; if that was the las
 
 from __future__ import annotations
 
-import os
 import re
 import select
 import socket as sockets
@@ -57,6 +56,7 @@ from ipcbench.sync.directory import (
     channel_token,
     new_directory,
     remove_directory,
+    require_socket_path,
 )
 from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
@@ -454,9 +454,7 @@ class ZmqIpc(Backend):
 
     def _reserve(self, address: Address, directory: Path) -> list[str]:
         """Reserve what the sockets need; return what an address has to say of it besides its token."""
-        path = self._places(address).messages.removeprefix("ipc://")
-        if len(os.fsencode(path)) > zmq.IPC_PATH_MAX_LEN:
-            raise OSError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
+        require_socket_path(self._places(address).messages.removeprefix("ipc://"))
         return []
 
     def _places(self, address: Address) -> Places:

@@ -1,0 +1,135 @@
+"""nng, by its Python package pynng: a pair of sockets for each reader. nng's publish/subscribe drops messages of slow
+subscribers; pairs do not, if nobody sends more than their buffers hold.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, ClassVar
+
+from ipcbench.backend import Address, Capabilities, unavailable
+from ipcbench.sync import (
+    MAX_READERS,
+    CarriedBackend,
+    CarriedReader,
+    CarriedWriter,
+    channel_file,
+    reader_role,
+    require_socket_path,
+)
+from ipcbench.sync.interrupts import is_of_handler
+
+absence: ModuleNotFoundError | None = None
+try:
+    import pynng  # type: ignore[import-untyped]
+except ModuleNotFoundError as error:
+    pynng, absence = None, error
+
+_RETRY_MS = 5
+"""Until a writer tries again to reach a reader."""
+
+
+def _place(address: Address, index: int) -> str:
+    return str(channel_file(address, reader_role(address.channel, index)))
+
+
+def _pair(depth: int) -> Any:
+    return pynng.Pair0(
+        send_buffer_size=depth + 1,
+        recv_buffer_size=depth + 1,
+        recv_max_size=0,
+        reconnect_time_min=_RETRY_MS,
+        reconnect_time_max=_RETRY_MS,
+    )
+
+
+def _close(pairs: list[Any]) -> None:
+    for pair in pairs:
+        pair.close()
+
+
+class NngWriter(CarriedWriter):
+    """The writer, which dials each reader, and again until that one listens."""
+
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (pynng.NNGException,) if pynng else ()
+    library_folder = "/pynng/"
+    most_held = 1024  # nng allows 8192
+
+    def connect(self) -> list[Any]:
+        pairs = []
+        for index in range(self.address.channel.readers):
+            pairs.append(_pair(self.depth))
+            pairs[-1].dial(f"ipc://{_place(self.address, index)}", block=False)
+        return pairs
+
+    def send(self, message: bytes | bytearray | memoryview) -> None:
+        if type(message) is not bytes:
+            message = bytes(message)
+        for index in self.readers():
+            with suppress(pynng.TryAgain):  # only a reader that has just closed has no room
+                self.library[index].send(message, block=False)
+
+    def disconnect(self) -> None:
+        _close(self.library)
+
+
+class NngReader(CarriedReader):
+    """A reader, which listens in the channel's folder."""
+
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (pynng.NNGException,) if pynng else ()
+    library_folder = "/pynng/"
+    most_held = 1024
+
+    def connect(self) -> list[Any]:
+        self._waits_ms = 0
+        pair = _pair(self.depth)
+        pair.listen(f"ipc://{_place(self.address, self.index)}")
+        return [pair]
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        (pair,) = self.library
+        waits_ms = math.ceil(1e3 * timeout_s)
+        if waits_ms and waits_ms != self._waits_ms:
+            self._waits_ms = pair.recv_timeout = waits_ms
+        try:
+            message: bytes = pair.recv(block=waits_ms > 0)
+        except (pynng.Timeout, pynng.TryAgain):
+            return None
+        except RuntimeError as error:  # pynng cannot unpack NULL, which nng gives for an empty message
+            if is_of_handler(error, self.library_folder):
+                raise
+            return b""
+        return message
+
+    def disconnect(self) -> None:
+        _close(self.library)
+
+
+class Nng(CarriedBackend):
+    """nng over Unix sockets."""
+
+    name: ClassVar[str] = "nng"
+    summary: ClassVar[str] = "nng (pynng), a pair of sockets for each reader over a Unix socket"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        deliveries=frozenset({"every_message"}),
+        when_full="block",
+        max_message_bytes=2**30,
+        max_readers=MAX_READERS,
+        zero_copy_read=False,
+        waits=frozenset({"block"}),
+        launcher="spawn",
+        remote=False,
+        persistent=False,
+        detects_peer_exit=True,
+    )
+    writer, reader = NngWriter, NngReader
+
+    @classmethod
+    def probe(cls) -> None:
+        if absence is not None:
+            raise unavailable(cls.name, absence, "pynng", "pip install 'ipcbench[nng]'") from absence
+
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
+        require_socket_path(_place(address, address.channel.readers - 1))

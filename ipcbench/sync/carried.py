@@ -1,0 +1,332 @@
+"""Channels whose bytes a messaging library carries: what such a library lacks, the cursors do.
+
+Few libraries block without loss where a reader is slow, tell that a stream ends, or notice that a peer has died. Here a
+library has to do no more than to carry frames to each reader, whole and in order; it never holds more than `depth` of
+them, and one that ends the stream. The cursors in the channel's folder keep the places, count, give credit, and know
+who has closed or died. So all endpoints are on one machine, whatever the library could do beyond that.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from mmap import mmap
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+
+from ipcbench.backend import PLAIN_TYPES, Address, Backend, Message, Reader, Waits, Writer, bytes_of
+from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
+from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.sync.cursors import (
+    CLOSED,
+    PUBLISHED,
+    WRITER_STATE,
+    Cursors,
+    CursorsEndpoint,
+    ReaderCursors,
+    WriterCursors,
+    consumed_word,
+    cursors_bytes,
+    make_doorbells,
+)
+from ipcbench.sync.directory import as_transport_errors, new_directory, open_directory, remove_directory
+from ipcbench.sync.interrupts import in_background, is_of_handler, whole
+from ipcbench.util.clock import deadline_ns, remaining_s
+
+_SLICE_S = 0.1
+"""How long a reader waits in the library until it looks whether the writer still lives."""
+_LINGER_S, _CLOSE_S = 3.0, 0.1
+"""How long a closed writer lives on, in a thread, after the last sign that readers still read: until then the library
+has to have handed over all that it holds; and how long `close` waits for that.
+"""
+_READY = 2
+"""Word of a reader, after those of the cursors: 1 as soon as it hears what the writer sends."""
+
+_kept: list[object] = []
+"""In a forked child: its parent's libraries. To free them would touch threads that the child does not have."""
+
+
+class _Carried(CursorsEndpoint):
+    """An endpoint.
+
+    Attributes:
+        address: the channel's.
+        depth: how many messages the library has to hold for each reader, without what ends the stream.
+        library: what `connect` returned.
+    """
+
+    library_errors: ClassVar[tuple[type[Exception], ...]] = ()
+    """What the library raises, beside OSError, when it cannot connect or carry."""
+    library_folder: ClassVar[str] = ""
+    """Part of the paths of the library's Python files, such as "/pynng/", where no signal handlers are."""
+
+    most_held: ClassVar[int] = 2**20
+    """How many messages the library can be asked to hold for a reader."""
+
+    _failure: TransportError | None = None
+
+    def __init__(self, kind: Callable[..., Cursors], address: Address, *index: int) -> None:
+        folder = open_directory(address)
+        with as_transport_errors(f"cannot open an endpoint of channel {address.channel.name!r}"):
+            with (folder / "cursors").open("r+b") as file:
+                words = memoryview(mmap(file.fileno(), 0)).cast("Q")
+            self._cursors = kind(words, address, *index)
+            self.address, self.depth = address, min(address.channel.depth, self.most_held)
+            self.library: Any = None
+            self._pid, self._count = os.getpid(), 0
+            try:
+                self.library = self.connect()
+            except BaseException as error:
+                self._cursors.abandon()
+                if self._is_of_library(error) and not isinstance(error, OSError):
+                    raise OSError(str(error)) from error
+                raise
+        self.opened()
+
+    @abstractmethod
+    def connect(self) -> Any:
+        """Return what the library makes of this endpoint, to be `library` from now on; never wait for a peer.
+
+        Raises:
+            OSError: it cannot; or one of `library_errors`.
+        """
+
+    @abstractmethod
+    def disconnect(self) -> None:
+        """Let go of `library`. What it has not sent by now, nobody needs."""
+
+    def lost(self, error: BaseException) -> TransportError:
+        """Return what an error of the library means, if no peer has died."""
+        return TransportError(f"channel {self.address.channel.name!r}: {error}")
+
+    @property
+    def waits(self) -> Waits | WaitStrategy:  # type: ignore[override]
+        return "block"
+
+    def _require_open(self) -> None:
+        self._cursors.require_open()
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+
+    def _is_of_library(self, error: BaseException) -> bool:
+        return isinstance(error, (OSError, *self.library_errors)) and not self._is_of_handler(error)
+
+    def _is_of_handler(self, error: BaseException) -> bool:
+        return is_of_handler(error, self.library_folder)
+
+    def _check_peers(self) -> None:
+        """Raise PeerLost if one has died, now and from now on."""
+        try:
+            self._cursors.check_peers()
+        except PeerLost as loss:
+            self._failure = loss
+            raise
+
+    def _judge(self, error: BaseException) -> NoReturn:
+        """Raise what an error of the library means; after any other, nobody knows what was sent or taken."""
+        if self._is_of_library(error):
+            self._check_peers()
+            self._failure = self.lost(error)
+            raise self._failure from error
+        if not isinstance(error, TransportError) or self._is_of_handler(error):
+            self._failure = TransportError(
+                f"a call on channel {self.address.channel.name!r} was interrupted by {type(error).__name__}: close the "
+                "endpoint, destroy the channel and make another"
+            )
+        raise error
+
+    def _drop(self) -> None:
+        if os.getpid() != self._pid:
+            _kept.append(self.library)
+        elif self.library is not None:
+            self.disconnect()
+        self.library = None
+        self._cursors.words.release()
+
+
+class CarriedWriter(_Carried, Writer):
+    """The writer: it hands each message to the library, once for each reader or once for all."""
+
+    _cursors: WriterCursors
+
+    def __init__(self, address: Address) -> None:
+        self._states = [consumed_word(index) + 1 for index in range(address.channel.readers)]
+        self._is_heard = False
+        super().__init__(WriterCursors, address)
+
+    @abstractmethod
+    def send(self, message: bytes | bytearray | memoryview) -> None:
+        """Hand a message to the library for `readers()`, which all have room; b"" after the last one."""
+
+    def await_peers(self, timeout_s: float | None) -> None:
+        """Wait for what the library has to know of its peers, when all have connected; once, before the first message.
+
+        Raises:
+            TransportTimeout: it does not within `timeout_s`.
+        """
+
+    def is_handed_over(self) -> bool:
+        """Return whether, after the last message, what `disconnect` lets go of is not needed to deliver the rest."""
+        return False
+
+    def readers(self) -> list[int]:
+        """Return the indices of the readers that have not closed."""
+        words = self._cursors.words
+        return [index for index, word in enumerate(self._states) if words[word] != CLOSED]
+
+    def write(self, message: Message, timeout_s: float | None = None) -> None:
+        self._require_open()
+        if type(message) not in PLAIN_TYPES:
+            message = bytes_of(message)
+        cursors = self._cursors
+        if len(message) > cursors.channel.max_message_bytes:
+            raise MessageTooLarge(len(message), cursors.channel.max_message_bytes)
+        if not self._is_heard:
+            self._await_readers(timeout_s)
+        cursors.wait_until_consumed(self._count + 1 - self.depth, timeout_s)
+        try:
+            self._publish(message)
+        except BaseException as error:
+            self._judge(error)
+
+    def _publish(self, message: bytes | bytearray | memoryview) -> None:
+        self._count += 1  # first: a reader takes a frame that is not counted for the end
+        self._cursors.words[PUBLISHED] = self._count
+        self.send(message)
+
+    def _await_readers(self, timeout_s: float | None) -> None:
+        words, deadline = self._cursors.words, deadline_ns(timeout_s)
+
+        def all_hear() -> bool:
+            return all(words[word + _READY - 1] or words[word] == CLOSED for word in self._states)
+
+        if not all_hear():
+            self._cursors.waiter.begun_count += 1
+            if not self._cursors.waiter.until(all_hear, deadline):
+                raise TransportTimeout(f"channel {self.address.channel.name!r} has not all of its readers yet")
+        try:
+            self.await_peers(remaining_s(deadline))
+        except BaseException as error:
+            self._judge(error)
+        self._is_heard = True
+
+    def _close(self) -> None:
+        if self._failure is not None:  # the readers lose it
+            self._cursors.let_go()
+            self._drop()
+            return
+        self._cursors.end()
+        if self._is_heard:
+            with suppress(OSError, TransportError, *self.library_errors):
+                self.send(b"")
+        in_background(self._linger, f"{self.address.channel.name} flush", _CLOSE_S)
+
+    def _linger(self) -> None:
+        try:
+            with suppress(PeerLost):
+                while not self.is_handed_over() and self._is_read_further():
+                    pass
+        finally:
+            self._cursors.close()
+            self._drop()
+
+    def _is_read_further(self) -> bool:
+        """Wait until all is read, or for `_LINGER_S`; return whether it is not, but readers have read something."""
+        before = self._cursors.slowest()
+        try:
+            self._cursors.wait_until_consumed(self._count, _LINGER_S)
+        except TransportTimeout:
+            return self._cursors.slowest() > before
+        return False
+
+
+class CarriedReader(_Carried, Reader):
+    """A reader, which waits in the library.
+
+    Attributes:
+        index: which of the channel's.
+    """
+
+    _cursors: ReaderCursors
+
+    def __init__(self, address: Address, index: int) -> None:
+        self.index = index
+        super().__init__(ReaderCursors, address, index)
+        self._cursors.store_published(consumed_word(index) + _READY, 1)
+        self._cursors.ring_writer()
+
+    @abstractmethod
+    def receive(self, timeout_s: float) -> bytes | bytearray | memoryview | None:
+        """Return the next message, or None if there is none within `timeout_s`; 0.0 does not wait."""
+
+    def read(self, timeout_s: float | None = None) -> memoryview:
+        self._require_open()
+        deadline = deadline_ns(timeout_s)
+        while not self._is_at_end():
+            left_s = remaining_s(deadline)
+            try:
+                message = self.receive(_SLICE_S if left_s is None else min(_SLICE_S, left_s))
+            except BaseException as error:
+                if self._is_at_end() and not self._is_of_handler(error):
+                    break
+                self._judge(error)
+            if message is None:
+                self._check_peers()
+                if left_s == 0.0:
+                    raise TransportTimeout(f"no message in channel {self.address.channel.name!r} within {timeout_s} s")
+            elif message or not self._is_at_end():
+                self._count += 1
+                self._cursors.done_with(self._count)
+                return memoryview(message)
+        raise EndOfStream(f"the writer of channel {self.address.channel.name!r} has closed")
+
+    def _is_at_end(self) -> bool:
+        words = self._cursors.words
+        if words[WRITER_STATE] != CLOSED:
+            return False
+        self._cursors.fence()
+        return words[PUBLISHED] == self._count
+
+
+class CarriedBackend(Backend):
+    """A transport of such endpoints."""
+
+    writer: ClassVar[type[CarriedWriter]]
+    reader: ClassVar[type[CarriedReader]]
+
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
+        """Make what the library needs besides, such as a service.
+
+        Args:
+            folder: of the channel; it goes with the channel, and services that run there end.
+            address: of the channel.
+            undo: what to do if it fails.
+        """
+
+    @whole
+    def create(self, channel: ChannelSpec) -> Address:
+        self.probe()
+        self.require(channel)
+        with (
+            as_transport_errors(f"no channel of {self.name}"),
+            new_directory(channel.name) as (folder, location, undo),
+        ):
+            make_doorbells(folder, channel.readers)
+            (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
+            address = Address(self.name, channel, location)
+            self.prepare(folder, address, undo)
+        return address
+
+    @whole
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
+        return self.writer(address)
+
+    @whole
+    def open_reader(self, address: Address, index: int) -> Reader:
+        return self.reader(address, index)
+
+    @whole
+    def destroy(self, address: Address) -> None:
+        remove_directory(address)
