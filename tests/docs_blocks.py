@@ -106,9 +106,9 @@ def refresh(page: Path) -> None:
 
 if __name__ == "__main__":
     (ROOT / "docs" / "glossary.md").write_text(glossary(), encoding="utf-8")
-    for name, lead in {"file": "`ipcbench_file.py`:", "nng": "`ipcbench new-backend nng --socket`:"}.items():
-        code = ROOT / "examples" / f"ipcbench-{name}" / f"ipcbench_{name}.py"
-        replace(ADD_A_BACKEND, f"{lead}\n\n```python\n", code.read_text(encoding="utf-8").rstrip("\n"))
+    for code in (ROOT / "examples/ipcbench-file/ipcbench_file.py", ROOT / "ipcbench/backends/nng.py"):
+        lead = f"`{code.name if 'examples' in code.parts else code.relative_to(ROOT)}`:\n\n```python\n"
+        replace(ADD_A_BACKEND, lead, code.read_text(encoding="utf-8").rstrip("\n"))
     for changed in PAGES:
         refresh(changed)
         os.write(1, f"{changed.relative_to(ROOT)}\n".encode())

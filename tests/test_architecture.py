@@ -29,6 +29,7 @@ TRANSPORT_HOMES = {
     "mpi4py": "mpi",
     "grpc": "grpc",
     "redis": "redis",
+    "pynng": "nng",
     "hiredis": "redis",
     "multiprocessing.shared_memory": "shm",
 }

@@ -30,6 +30,7 @@ MISSION = {
     "mp-manager",
     "mp-pipe",
     "redis",
+    "nng",
     "null",
 }
 
