@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -355,6 +355,40 @@ def redis_reader(path: str, messages: str) -> Iterator[Read]:
 
 
 @contextmanager
+def nng_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream through a pair of sockets per reader, which block when their buffers of half of `depth` each are full."""
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
+        urls = [f"ipc://{folder}/{index}" for index in range(channel.readers)]
+        yield (nng_writer, (urls, channel.depth)), [(nng_reader, (url, channel.depth)) for url in urls]
+
+
+@contextmanager
+def nng_writer(urls: list[str], depth: int) -> Iterator[Write]:
+    """Open the writer; nng tries again until the readers listen."""
+    import pynng
+
+    with ExitStack() as held:
+        pairs = [held.enter_context(pynng.Pair0(send_buffer_size=depth // 2)) for _ in urls]
+        for pair, url in zip(pairs, urls, strict=True):
+            pair.dial(url, block=False)
+
+        def write(message: bytes) -> None:
+            for pair in pairs:
+                pair.send(message)
+
+        yield write
+
+
+@contextmanager
+def nng_reader(url: str, depth: int) -> Iterator[Read]:
+    """Open a reader."""
+    import pynng
+
+    with pynng.Pair0(listen=url, recv_buffer_size=depth // 2) as pair:
+        yield pair.recv
+
+
+@contextmanager
 def mpi_script(kind: str, channel: ChannelSpec) -> Iterator[Script]:
     """Stream by the call that the backend is named after; MPI's own buffers limit how far a reader may be behind."""
     where = kind, channel.max_message_bytes
@@ -438,6 +472,7 @@ PLAIN = {
     "zmq-tcp-insecure": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
     "grpc": Plain(grpc_script, "a streaming response to each reader, a queue of `depth` before it", _LIMITS),
     "redis": Plain(redis_script, "RPUSH to a list per reader, BLPOP", _EACH_ANSWER),
+    "nng": Plain(nng_script, "a `Pair0` per reader with buffers of half of `depth` on each side", _LIMITS),
     "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
     "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),
     "mpi-buffer": Plain(

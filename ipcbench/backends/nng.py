@@ -27,8 +27,8 @@ try:
 except ModuleNotFoundError as error:
     pynng, absence = None, error
 
-_RETRY_MS = 5
-"""Until a writer tries again to reach a reader."""
+_NEVER_MS = 2**30
+"""Until nng connects again: nothing of a stream may come twice. Its timers, closed as they expire, end the process."""
 
 
 def _place(address: Address, index: int) -> str:
@@ -40,8 +40,8 @@ def _pair(depth: int) -> Any:
         send_buffer_size=depth + 1,
         recv_buffer_size=depth + 1,
         recv_max_size=0,
-        reconnect_time_min=_RETRY_MS,
-        reconnect_time_max=_RETRY_MS,
+        reconnect_time_min=_NEVER_MS,
+        reconnect_time_max=_NEVER_MS,
     )
 
 
@@ -51,25 +51,28 @@ def _close(pairs: list[Any]) -> None:
 
 
 class NngWriter(CarriedWriter):
-    """The writer, which dials each reader, and again until that one listens."""
+    """The writer, which dials each reader."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pynng.NNGException,) if pynng else ()
     library_folder = "/pynng/"
     most_held = 1024  # nng allows 8192
 
     def connect(self) -> list[Any]:
-        pairs = []
-        for index in range(self.address.channel.readers):
-            pairs.append(_pair(self.depth))
-            pairs[-1].dial(f"ipc://{_place(self.address, index)}", block=False)
-        return pairs
+        return [_pair(self.depth) for _ in range(self.address.channel.readers)]
+
+    def await_peers(self, timeout_s: float | None) -> None:
+        for index in self.readers():  # they listen
+            with suppress(pynng.ConnectionRefused):  # or have closed meanwhile
+                self.library[index].dial(f"ipc://{_place(self.address, index)}", block=True)
 
     def send(self, message: bytes | bytearray | memoryview) -> None:
         if type(message) is not bytes:
             message = bytes(message)
         for index in self.readers():
-            with suppress(pynng.TryAgain):  # only a reader that has just closed has no room
+            try:
                 self.library[index].send(message, block=False)
+            except pynng.TryAgain:  # only a reader that has just closed has no room
+                continue
 
     def disconnect(self) -> None:
         _close(self.library)

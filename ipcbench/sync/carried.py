@@ -66,6 +66,8 @@ class _Carried(CursorsEndpoint):
     """How many messages the library can be asked to hold for a reader."""
 
     _failure: TransportError | None = None
+    _room_until = 0
+    """How many messages a writer may have sent before it looks again whether there is room, and whether it is open."""
 
     def __init__(self, kind: Callable[..., Cursors], address: Address, *index: int) -> None:
         folder = open_directory(address)
@@ -126,6 +128,7 @@ class _Carried(CursorsEndpoint):
 
     def _judge(self, error: BaseException) -> NoReturn:
         """Raise what an error of the library means; after any other, nobody knows what was sent or taken."""
+        self._room_until = 0
         if self._is_of_library(error):
             self._check_peers()
             self._failure = self.lost(error)
@@ -138,6 +141,7 @@ class _Carried(CursorsEndpoint):
         raise error
 
     def _drop(self) -> None:
+        self._room_until = 0
         if os.getpid() != self._pid:
             _kept.append(self.library)
         elif self.library is not None:
@@ -153,6 +157,8 @@ class CarriedWriter(_Carried, Writer):
 
     def __init__(self, address: Address) -> None:
         self._states = [consumed_word(index) + 1 for index in range(address.channel.readers)]
+        self._limit_bytes = address.channel.max_message_bytes
+        self._live: list[int] = []
         self._is_heard = False
         super().__init__(WriterCursors, address)
 
@@ -172,20 +178,17 @@ class CarriedWriter(_Carried, Writer):
         return False
 
     def readers(self) -> list[int]:
-        """Return the indices of the readers that have not closed."""
-        words = self._cursors.words
-        return [index for index, word in enumerate(self._states) if words[word] != CLOSED]
+        """Return the indices of the readers that had not closed when there was last a look whether there is room."""
+        return self._live
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
-        self._require_open()
         if type(message) not in PLAIN_TYPES:
             message = bytes_of(message)
-        cursors = self._cursors
-        if len(message) > cursors.channel.max_message_bytes:
-            raise MessageTooLarge(len(message), cursors.channel.max_message_bytes)
-        if not self._is_heard:
-            self._await_readers(timeout_s)
-        cursors.wait_until_consumed(self._count + 1 - self.depth, timeout_s)
+        if len(message) > self._limit_bytes:
+            self._require_open()
+            raise MessageTooLarge(len(message), self._limit_bytes)
+        if self._count >= self._room_until:
+            self._make_room(timeout_s)
         try:
             self._publish(message)
         except BaseException as error:
@@ -195,6 +198,18 @@ class CarriedWriter(_Carried, Writer):
         self._count += 1  # first: a reader takes a frame that is not counted for the end
         self._cursors.words[PUBLISHED] = self._count
         self.send(message)
+
+    def _make_room(self, timeout_s: float | None) -> None:
+        self._require_open()
+        if not self._is_heard:
+            self._await_readers(timeout_s)
+        slowest = self._cursors.wait_until_consumed(self._count + 1 - self.depth, timeout_s)
+        self._live = self._not_closed()
+        self._room_until = min(slowest, self._count) + self.depth
+
+    def _not_closed(self) -> list[int]:
+        words = self._cursors.words
+        return [index for index, word in enumerate(self._states) if words[word] != CLOSED]
 
     def _await_readers(self, timeout_s: float | None) -> None:
         words, deadline = self._cursors.words, deadline_ns(timeout_s)
@@ -206,6 +221,7 @@ class CarriedWriter(_Carried, Writer):
             self._cursors.waiter.begun_count += 1
             if not self._cursors.waiter.until(all_hear, deadline):
                 raise TransportTimeout(f"channel {self.address.channel.name!r} has not all of its readers yet")
+        self._live = self._not_closed()
         try:
             self.await_peers(remaining_s(deadline))
         except BaseException as error:
@@ -213,6 +229,7 @@ class CarriedWriter(_Carried, Writer):
         self._is_heard = True
 
     def _close(self) -> None:
+        self._room_until = 0
         if self._failure is not None:  # the readers lose it
             self._cursors.let_go()
             self._drop()
@@ -263,9 +280,10 @@ class CarriedReader(_Carried, Reader):
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._require_open()
-        deadline = deadline_ns(timeout_s)
+        deadline = left_s = None
+        if timeout_s is not None:
+            deadline, left_s = deadline_ns(timeout_s), max(0.0, timeout_s)
         while not self._is_at_end():
-            left_s = remaining_s(deadline)
             try:
                 message = self.receive(_SLICE_S if left_s is None else min(_SLICE_S, left_s))
             except BaseException as error:
@@ -276,6 +294,7 @@ class CarriedReader(_Carried, Reader):
                 self._check_peers()
                 if left_s == 0.0:
                     raise TransportTimeout(f"no message in channel {self.address.channel.name!r} within {timeout_s} s")
+                left_s = remaining_s(deadline)
             elif message or not self._is_at_end():
                 self._count += 1
                 self._cursors.done_with(self._count)
