@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,10 @@ TESTS = ROOT / "tests"
 PASSED = TESTS / "passed.json"
 FAMILIES = tuple(
     f"tests/{room}/"
-    for room in ("channels", "conformance", "diagnose", "replay", "ring", "rpc", "system_calls", "trace")
+    for room in ("channels", "conformance", "diagnose", "profile", "replay", "ring", "rpc", "system_calls", "trace")
 )
+_WITH_TORCH = find_spec("torch") is not None
+"""Many tests of profile/ are skipped without it, so that each way passes for itself."""
 _ALWAYS = (TESTS / "conftest.py", Path(__file__))
 _MADE = {".pyc", ".so"}
 _READ = {"benchmarks", "docs", "examples", "results"}
@@ -121,16 +124,22 @@ def digest(test: Path) -> str:
 def unchanged(modules: Iterable[str]) -> set[str]:
     """Return those of the test modules, named by their paths below the project, that passed as they are."""
     passed = json.loads(PASSED.read_text()) if PASSED.exists() else {}
-    return {name for name in modules if name in passed and passed[name] == digest(ROOT / name)}
+    return {name for name in modules if (key := _key(name)) in passed and passed[key] == digest(ROOT / name)}
+
+
+def _key(name: str) -> str:
+    return f"{name} with torch" if _WITH_TORCH and name.startswith("tests/profile/") else name
 
 
 class Recorder:
-    """Writes down whose tests all passed."""
+    """Writes down whose tests all passed: of all tests, or of those of profile/ with torch."""
 
     def __init__(self, config: pytest.Config) -> None:
-        whole = config.args == config.getini("testpaths") and not config.getoption("keyword")
+        wanted = ["tests/profile"] if _WITH_TORCH else config.getini("testpaths")
+        whole = config.args == wanted and not config.getoption("keyword")
         if not whole or config.getoption("changed") or os.environ.get("IPCBENCH_EXPECT") != "all":
-            raise pytest.UsageError("--record: run all tests with IPCBENCH_EXPECT=all, so that none is left out")
+            which = "run all tests (with torch, those of tests/profile)"
+            raise pytest.UsageError(f"--record: {which} with IPCBENCH_EXPECT=all, so that none is left out")
         self._outcomes: dict[str, set[str]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -139,5 +148,7 @@ class Recorder:
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         if exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
             passed = [name for name, outcomes in self._outcomes.items() if "failed" not in outcomes]
-            rows = {name: digest(ROOT / name) for name in sorted(passed) if name.startswith(FAMILIES)}
-            PASSED.write_text(json.dumps(rows, indent=0) + "\n")
+            rows = {_key(name): digest(ROOT / name) for name in passed if name.startswith(FAMILIES)}
+            before = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+            kept = {key: row for key, row in before.items() if key.endswith(" with torch") != _WITH_TORCH}
+            PASSED.write_text(json.dumps(dict(sorted({**kept, **rows}.items())), indent=0) + "\n")

@@ -56,7 +56,18 @@ def test_any_input_changes_the_digest(monkeypatch) -> None:
 def test_what_is_recorded_is_of_a_family_and_still_there() -> None:
     names = json.loads(selection.PASSED.read_text())
     assert names
-    assert all(name.startswith(FAMILIES) and (ROOT / name).is_file() for name in names)
+    assert all(name.startswith(FAMILIES) and (ROOT / name.partition(" ")[0]).is_file() for name in names)
+
+
+@pytest.mark.parametrize("with_torch", [True, False])
+def test_with_torch_and_without_tests_pass_for_themselves(tmp_path, monkeypatch, with_torch: bool) -> None:
+    name = "tests/profile/files/test_exchange.py"
+    monkeypatch.setattr(selection, "PASSED", tmp_path / "passed.json")
+    monkeypatch.setattr(selection, "_WITH_TORCH", with_torch)
+    (tmp_path / "passed.json").write_text(json.dumps({selection._key(name): digest(ROOT / name)}))
+    assert unchanged([name]) == {name}
+    monkeypatch.setattr(selection, "_WITH_TORCH", not with_torch)
+    assert unchanged([name]) == set()
 
 
 @pytest.mark.parametrize("arguments", [("--record", NULL), ("--record", "-k", "c01"), ("--record", "--changed")])
