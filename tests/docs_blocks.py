@@ -18,6 +18,7 @@ from pathlib import Path
 
 from ipcbench.analysis.report.screen import screen
 from ipcbench.analysis.report.tables import tables
+from ipcbench.analysis.summary.cells import CellSummary
 from ipcbench.cli import main
 from ipcbench.cli.explain import glossary
 from ipcbench.render.document import VERSIONS
@@ -51,6 +52,26 @@ def decoding_table() -> str:
     return "\n".join(rows)
 
 
+def transports_table() -> str:
+    """Return a table of all transports, by the runs of the sweep `all` with one reader and with three."""
+    settings = [
+        setting
+        for readers in (1, 3)
+        for setting in tables(load_run(ROOT / "results" / f"transports-{readers}")).summary.settings
+    ]
+    heads = [f"{setting.setting.payload_bytes:,} B × {setting.setting.readers}" for setting in settings]
+    rows = [f"| transport | {' | '.join(heads)} |", f"| :-- {'| --: ' * len(heads)}|"]
+    cells = [{cell.backend: cell for cell in setting.cells} for setting in settings]
+    rows += [f"| `{name}` | {' | '.join(_two_figures(each.get(name)) for each in cells)} |" for name in cells[0]]
+    return "\n".join(rows)
+
+
+def _two_figures(cell: CellSummary | None) -> str:
+    if cell is None or cell.latency_p50_ns is None or cell.throughput_per_s is None:
+        return "–"
+    return f"{format_duration_ns(cell.latency_p50_ns.estimate)}, {format_significant(cell.throughput_per_s / 1e3)} k/s"
+
+
 def one_screen() -> str:
     """Return what a run ends with, for the reference run."""
     run = load_run(ROOT / "results" / "reference")
@@ -60,6 +81,7 @@ def one_screen() -> str:
 TABLES: Mapping[str, Callable[[], str]] = {
     "decoding_table": decoding_table,
     "one_screen": one_screen,
+    "transports_table": transports_table,
     **{f"fields of {kind}": partial(fields_table, kind) for kind in VERSIONS},
     "parts": parts_table,
 }

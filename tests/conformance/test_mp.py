@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Sequence
 from multiprocessing import get_context
 from queue import Empty
 from typing import Any
 
+import psutil
 import pytest
 
-from ipcbench import get_backend
+from ipcbench import Address, get_backend
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing import ConformanceSuite
+from ipcbench.testing.agents.client import Agent
+from ipcbench.testing.agents.pool import Pools
+from ipcbench.testing.fixture import ChannelUnderTest, Fixture, Scope
+from ipcbench.testing.leaks import traces
 
 _MANY = 64
+_PATIENCE_S = 60.0
 
 
 class TestMpQueue(ConformanceSuite):
@@ -65,3 +72,50 @@ def test_a_reader_killed_with_the_lock_of_a_shared_queue_leaves_the_others_block
     queue.put(b"for the others")
     with pytest.raises(Empty):
         queue.get(timeout=0.5)
+
+
+@pytest.fixture
+def pools() -> Iterator[Pools]:
+    """Agents of its own, whose parent may be killed."""
+    own = Pools()
+    yield own
+    own.close()
+
+
+def parent_of(channel: ChannelUnderTest) -> psutil.Process:
+    parent = psutil.Process(channel.writer.agent.pid).parent()  # type: ignore[attr-defined]
+    assert parent is not None
+    return parent
+
+
+def test_when_the_manager_is_killed_everybody_loses_it(pools: Pools) -> None:
+    fixture = Fixture(get_backend("mp-manager"), pools, Scope((1,)))
+    with fixture.channel(readers=1) as channel:
+        agents = {endpoint.agent.pid for endpoint in channel.endpoints}  # type: ignore[attr-defined]
+        (manager,) = (child for child in parent_of(channel).children() if child.pid not in agents)
+        manager.kill()
+        for _ in range(2):
+            outcome = channel.writer.play("write", seed=1, sequence=1, size=64, timeout_s=_PATIENCE_S)
+            assert outcome["failure"]["kind"] == "PeerLost", outcome["failure"]["trace"]
+            outcome = channel.readers[0].play("read", timeout_s=_PATIENCE_S)
+            assert outcome["failure"]["kind"] == "PeerLost", outcome["failure"]["trace"]
+    assert traces(channel.address.channel.name) == []
+
+
+@pytest.mark.parametrize("name", ["mp-queue", "mp-manager", "mp-pipe"])
+def test_what_killed_processes_leave_can_be_removed_by_any_other(pools: Pools, name: str) -> None:
+    fixture = Fixture(get_backend(name), pools, Scope((1,)))
+    channel = ChannelUnderTest(fixture, *made(fixture))
+    channel.writer.open()  # the other end is still with the parent, and a semaphore has its name
+    family = [parent_of(channel), *parent_of(channel).children()]
+    for process in family:
+        process.kill()
+    assert psutil.wait_procs(family, _PATIENCE_S)[1] == []
+    get_backend(name)().destroy(channel.address)
+    assert traces(channel.address.channel.name) == []
+
+
+def made(fixture: Fixture) -> tuple[Address, Sequence[Agent]]:
+    """Return a channel that no endpoint is open of, and its agents."""
+    agents = fixture.pool.acquire(2)
+    return fixture.create(fixture.spec(readers=1), agents[0]), agents

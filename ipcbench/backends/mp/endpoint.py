@@ -117,7 +117,7 @@ class MpEndpoint(Owned, Endpoint):
 
     def _judge(self, error: BaseException) -> NoReturn:
         """Raise what an error of a call means."""
-        if is_of_handler(error) or not isinstance(error, IpcbenchError | EOFError | OSError):
+        if is_of_handler(error, self._made) or not isinstance(error, IpcbenchError | EOFError | OSError):
             self._break(error)
         if isinstance(error, IpcbenchError) or self._failure is not None:
             raise error
@@ -125,6 +125,8 @@ class MpEndpoint(Owned, Endpoint):
 
     _carrier = "writer"
     """What is gone when its connection ends."""
+    _made = ""
+    """File of code that multiprocessing makes as it runs."""
 
     def _has_closed(self, role: str) -> bool:
         """Return whether a peer has closed.

@@ -31,7 +31,7 @@ def _disconnect(address: Address) -> None:
 class ManagerWriter(MpWriter):
     """Puts each message into every queue."""
 
-    _carrier = "manager"
+    _carrier, _made = "manager", "<string>"
 
     def _hold(self, end: list[Any]) -> None:
         self._queues = dict(zip(reader_roles(self._channel), end, strict=True))
@@ -89,7 +89,7 @@ class ManagerWriter(MpWriter):
 class ManagerReader(MpReader):
     """Gets messages from its queue."""
 
-    _carrier = "manager"
+    _carrier, _made = "manager", "<string>"
 
     def _hold(self, end: Any) -> None:
         self._queue = end
