@@ -9,9 +9,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ipcbench.backend import Address, Capabilities, unavailable
+from ipcbench.backend import Address, unavailable
 from ipcbench.sync import (
-    MAX_READERS,
     CarriedBackend,
     CarriedReader,
     CarriedWriter,
@@ -115,18 +114,6 @@ class Nng(CarriedBackend):
 
     name: ClassVar[str] = "nng"
     summary: ClassVar[str] = "nng (pynng), a pair of sockets for each reader over a Unix socket"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message"}),
-        when_full="block",
-        max_message_bytes=2**30,
-        max_readers=MAX_READERS,
-        zero_copy_read=False,
-        waits=frozenset({"block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
-    )
     writer, reader = NngWriter, NngReader
 
     @classmethod

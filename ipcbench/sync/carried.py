@@ -16,11 +16,12 @@ from mmap import mmap
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from ipcbench.backend import PLAIN_TYPES, Address, Backend, Message, Reader, Waits, Writer, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Waits, Writer, bytes_of
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.cursors import (
     CLOSED,
+    MAX_READERS,
     PUBLISHED,
     WRITER_STATE,
     Cursors,
@@ -312,6 +313,18 @@ class CarriedReader(_Carried, Reader):
 class CarriedBackend(Backend):
     """A transport of such endpoints."""
 
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        deliveries=frozenset({"every_message"}),
+        when_full="block",
+        max_message_bytes=2**30,
+        max_readers=MAX_READERS,
+        zero_copy_read=False,
+        waits=frozenset({"block"}),
+        launcher="spawn",
+        remote=False,
+        persistent=False,
+        detects_peer_exit=True,
+    )
     writer: ClassVar[type[CarriedWriter]]
     reader: ClassVar[type[CarriedReader]]
 
