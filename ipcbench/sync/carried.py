@@ -34,6 +34,7 @@ from ipcbench.sync.cursors import (
 )
 from ipcbench.sync.directory import as_transport_errors, new_directory, open_directory, remove_directory
 from ipcbench.sync.interrupts import in_background, is_of_handler, whole
+from ipcbench.sync.ownership import keep_for_ever
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 _SLICE_S = 0.1
@@ -44,9 +45,6 @@ has to have handed over all that it holds; and how long `close` waits for that.
 """
 _READY = 2
 """Word of a reader, after those of the cursors: 1 as soon as it hears what the writer sends."""
-
-_kept: list[object] = []
-"""In a forked child: its parent's libraries. To free them would touch threads that the child does not have."""
 
 
 class _Carried(CursorsEndpoint):
@@ -144,7 +142,7 @@ class _Carried(CursorsEndpoint):
     def _drop(self) -> None:
         self._room_until = 0
         if os.getpid() != self._pid:
-            _kept.append(self.library)
+            keep_for_ever(self.library)  # to free it would touch threads that the child does not have
         elif self.library is not None:
             self.disconnect()
         self.library = None

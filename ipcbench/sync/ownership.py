@@ -7,6 +7,7 @@ another thread: the child would hold what nobody has written down yet, and its p
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -40,6 +41,13 @@ _owned: WeakSet[Releasable] = WeakSet()
 def own(resource: Releasable) -> None:
     """Have every forked child let go of it."""
     _owned.add(resource)
+
+
+def keep_for_ever(inherited: object) -> None:
+    """Keep what a forked child has of its parent's until its process ends, whatever a destructor of a library would do
+    to it or wait for, also in the interpreter's last collection.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
 
 def _before_fork() -> None:

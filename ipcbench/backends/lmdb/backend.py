@@ -32,7 +32,7 @@ from ipcbench.backend import (
     unavailable,
 )
 from ipcbench.backends.lmdb.database import Database, Layout, make_files
-from ipcbench.backends.lmdb.store import TURN, Store, absence, keep_for_ever
+from ipcbench.backends.lmdb.store import TURN, Store, absence
 from ipcbench.errors import BackendUnavailable, EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec
@@ -40,6 +40,7 @@ from ipcbench.sync.cursors import MAX_READERS, PUBLISHED, WRITER_SLEEPS, Cursors
 from ipcbench.sync.directory import remove_directory
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import whole
+from ipcbench.sync.ownership import keep_for_ever
 
 _NOWHERE = memoryview(bytearray(8 * 64)).cast("Q")
 """Words of a closed reader: nothing arrives there and no peer sleeps, so `read` ends in `require_open`."""

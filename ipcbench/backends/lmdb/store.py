@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import os
 import sys
@@ -15,6 +14,7 @@ from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
 from ipcbench.sync.cursors import MAX_READERS
 from ipcbench.sync.directory import no_channel
 from ipcbench.sync.interrupts import is_of_handler, no_fork
+from ipcbench.sync.ownership import keep_for_ever
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 from ipcbench.util.files import status_of
@@ -42,13 +42,6 @@ not open a file twice in a process, since its file locks belong to the process. 
 
 _viewed: list[tuple[memoryview, list[_Key]]] = []
 """The last views of closed endpoints whose memory something still shares, and the environments to close after that."""
-
-
-def keep_for_ever(inherited: object) -> None:
-    """Keep an environment or a snapshot of the parent's in a forked child, until its process ends: to destroy it, also
-    in the interpreter's last collection, would free the parent's places in the table of readers, which both share.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
 
 def _keep_environments() -> None:
