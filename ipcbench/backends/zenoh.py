@@ -1,0 +1,186 @@
+"""zenoh, by eclipse-zenoh: its publish/subscribe between peers, over a Unix socket in the channel's folder.
+
+Each reader subscribes to a key of its own, so that the writer sees by `matching_status` when it may write: what is put
+before that is lost. zenoh looks for nobody (no scouting) and listens nowhere else.
+
+zenoh's `CongestionControl.BLOCK` alone is not lossless: a transport closes when a peer takes nothing for
+`wait_before_close`, or says nothing for `lease`, and what was put is lost although every `put` returned
+(tests/conformance/test_zenoh.py). With the cursors' credit a put waits only for a process that is stopped, without a
+limit of time; so may a `write`. `express` sends each message at once: a tenth of the messages, at ten times the costs.
+
+zenoh bears no fork: a child of a process that has used it opens no endpoint (`TransportError`).
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+from collections import deque
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from threading import Event, Lock
+from typing import Any, ClassVar
+
+from ipcbench.backend import Address, Capabilities, unavailable
+from ipcbench.errors import TransportError, TransportTimeout
+from ipcbench.sync import MAX_READERS, CarriedBackend, CarriedReader, CarriedWriter, channel_file, require_socket_path
+from ipcbench.util.clock import deadline_ns, now_ns
+
+absence: ModuleNotFoundError | None = None
+try:
+    import zenoh
+except ModuleNotFoundError as error:
+    zenoh, absence = None, error  # type: ignore[assignment]
+
+_RETRY_MS = 10
+"""Until a reader tries again to reach the writer."""
+_LOOK_S = 0.001
+"""Until the writer looks again whether all subscriptions have come."""
+_YEAR_MS = 365 * 24 * 3600 * 1000
+"""Stands for ever: -1, which zenoh documents, makes a put panic as soon as it has to wait."""
+_HEADER_BYTES = 2**16
+"""More than zenoh adds to a message."""
+
+_users: set[int] = set()
+"""The process that has used zenoh, and its forked children, which have none of its threads."""
+
+
+class _Library:
+    """A session with its publishers, or with its subscriber."""
+
+    def __init__(self, session: Any, parts: list[Any]) -> None:
+        self.parts = parts
+        self._session, self._pid = session, os.getpid()
+        atexit.register(self.close)  # later, a callback waits for the interpreter, and the session for the callback
+
+    def close(self) -> None:
+        atexit.unregister(self.close)
+        if os.getpid() == self._pid:
+            self._session.close()
+
+
+def _place(address: Address) -> str:
+    return str(channel_file(address, "writer"))
+
+
+def _key(index: int) -> str:
+    return f"reader/{index}"
+
+
+def _open(address: Address, role: str) -> Any:
+    """Open a session that listens (role "listen") or connects ("connect"), and goes on to try that."""
+    _users.add(os.getpid())
+    if len(_users) > 1:
+        raise TransportError(
+            "zenoh cannot be used in a forked child of a process that has used it: start it by `spawn`"
+        )
+    ends: dict[str, Any] = {"listen": {"endpoints": []}, "connect": {"endpoints": []}}
+    ends[role] = {"endpoints": [f"unixsock-stream/{_place(address)}"]}
+    retry = {"period_init_ms": _RETRY_MS, "period_max_ms": _RETRY_MS, "period_increase_factor": 1}
+    ends["connect"] |= {"timeout_ms": -1, "exit_on_failure": False, "retry": retry}
+    sender = {
+        "lease": _YEAR_MS,
+        "queue": {"size": {"data": 16}, "congestion_control": {"block": {"wait_before_close": 1000 * _YEAR_MS}}},
+    }
+    most_bytes = address.channel.max_message_bytes + _HEADER_BYTES
+    settings = {
+        "mode": "peer",
+        **ends,
+        "open": {"return_conditions": {"connect_scouted": False, "declares": False}},
+        "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
+        "transport": {
+            "shared_memory": {"enabled": False},
+            "link": {"tx": sender, "rx": {"max_message_size": most_bytes}},
+        },
+    }
+    return zenoh.open(zenoh.Config.from_json5(json.dumps(settings)))
+
+
+class ZenohWriter(CarriedWriter):
+    """The writer, which listens in the channel's folder."""
+
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
+
+    def connect(self) -> _Library:
+        session, block = _open(self.address, "listen"), zenoh.CongestionControl.BLOCK
+        keys = map(_key, range(self.address.channel.readers))
+        return _Library(session, [session.declare_publisher(key, congestion_control=block) for key in keys])
+
+    def await_peers(self, timeout_s: float | None) -> None:
+        deadline, publishers, pause = deadline_ns(timeout_s), self.library.parts, Event()
+        while not all(publishers[index].matching_status.matching for index in self.readers()):
+            self._check_peers()
+            if deadline is not None and now_ns() > deadline:
+                raise TransportTimeout(f"channel {self.address.channel.name!r} has not all of its readers yet")
+            pause.wait(_LOOK_S)
+
+    def send(self, message: bytes | bytearray | memoryview) -> None:
+        payload = zenoh.ZBytes(message if type(message) is bytes else bytes(message))
+        publishers = self.library.parts
+        for index in self.readers():
+            publishers[index].put(payload)
+
+    def disconnect(self) -> None:
+        self.library.close()
+
+
+def _arrived(samples: deque[Any], news: Lock, sample: Any) -> None:
+    samples.append(sample)
+    if news.locked():
+        news.release()
+
+
+class ZenohReader(CarriedReader):
+    """A reader. A thread of zenoh's hands over what comes: none of zenoh's own handlers waits with a time-out."""
+
+    library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
+
+    def connect(self) -> _Library:
+        self._samples: deque[Any] = deque()
+        self._news = Lock()  # held, but for a moment after something has come
+        self._news.acquire()
+        session = _open(self.address, "connect")
+        arrived = partial(_arrived, self._samples, self._news)  # nothing of it may hold this endpoint
+        handler: Any = zenoh.handlers.Callback(arrived, lambda: None, indirect=False)
+        return _Library(session, [session.declare_subscriber(_key(self.index), handler)])
+
+    def receive(self, timeout_s: float) -> bytes | None:
+        if not self._samples:
+            self._news.acquire(timeout=timeout_s)
+            if not self._samples:
+                return None
+        message: bytes = self._samples.popleft().payload.to_bytes()
+        return message
+
+    def disconnect(self) -> None:
+        self.library.close()
+
+
+class Zenoh(CarriedBackend):
+    """zenoh over a Unix socket."""
+
+    name: ClassVar[str] = "zenoh"
+    summary: ClassVar[str] = "zenoh (eclipse-zenoh), publish/subscribe between peers over a Unix socket"
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        deliveries=frozenset({"every_message"}),
+        when_full="block",
+        max_message_bytes=2**30,
+        max_readers=MAX_READERS,
+        zero_copy_read=False,
+        waits=frozenset({"block"}),
+        launcher="spawn",
+        remote=False,
+        persistent=False,
+        detects_peer_exit=True,
+    )
+    writer, reader = ZenohWriter, ZenohReader
+
+    @classmethod
+    def probe(cls) -> None:
+        if absence is not None:
+            raise unavailable(cls.name, absence, "eclipse-zenoh", "pip install 'ipcbench[zenoh]'") from absence
+
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
+        require_socket_path(_place(address))
