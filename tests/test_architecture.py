@@ -30,10 +30,11 @@ TRANSPORT_HOMES = {
     "grpc": "grpc",
     "redis": "redis",
     "pynng": "nng",
+    "zenoh": "zenoh",
     "hiredis": "redis",
     "multiprocessing.shared_memory": "shm",
 }
-"""Library of a transport → folder of the backends that may import it."""
+"""Library of a transport → folder or file of the backends that may import it."""
 
 OBSERVERS = ("trace/adapters/", "diagnose/stepwise", "diagnose/ladder/links",
              "diagnose/empty_call")  # fmt: skip
@@ -89,7 +90,7 @@ def users_of(package: str) -> list[str]:
 def test_a_transport_has_one_home(library: str) -> None:
     users = [name for name in users_of(library) if not name.startswith(OBSERVERS)]
     assert users, f"nothing imports {library}: is this table out of date?"
-    assert [user for user in users if not user.startswith(f"backends/{TRANSPORT_HOMES[library]}/")] == []
+    assert [user for user in users if not f"{user}/".startswith(f"backends/{TRANSPORT_HOMES[library]}/")] == []
     assert len(users) <= 2
 
 

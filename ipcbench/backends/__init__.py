@@ -1,1 +1,1 @@
-"""The built-in transports, one folder per family; ipcbench.registry knows them by name."""
+"""The built-in transports, one folder or file per family; ipcbench.registry knows them by name."""

@@ -23,9 +23,9 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Any, ClassVar
 
-from ipcbench.backend import Address, Capabilities, unavailable
+from ipcbench.backend import Address, unavailable
 from ipcbench.errors import TransportError, TransportTimeout
-from ipcbench.sync import MAX_READERS, CarriedBackend, CarriedReader, CarriedWriter, channel_file, require_socket_path
+from ipcbench.sync import CarriedBackend, CarriedReader, CarriedWriter, channel_file, require_socket_path
 from ipcbench.util.clock import deadline_ns, now_ns
 
 absence: ModuleNotFoundError | None = None
@@ -163,18 +163,6 @@ class Zenoh(CarriedBackend):
 
     name: ClassVar[str] = "zenoh"
     summary: ClassVar[str] = "zenoh (eclipse-zenoh), publish/subscribe between peers over a Unix socket"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message"}),
-        when_full="block",
-        max_message_bytes=2**30,
-        max_readers=MAX_READERS,
-        zero_copy_read=False,
-        waits=frozenset({"block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
-    )
     writer, reader = ZenohWriter, ZenohReader
 
     @classmethod

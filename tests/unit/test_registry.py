@@ -31,6 +31,7 @@ MISSION = {
     "mp-pipe",
     "redis",
     "nng",
+    "zenoh",
     "null",
 }
 
