@@ -183,15 +183,19 @@ class CarriedWriter(_Carried, Writer):
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
             message = bytes_of(message)
-        if len(message) > self._limit_bytes:
-            self._require_open()
-            raise MessageTooLarge(len(message), self._limit_bytes)
-        if self._count >= self._room_until:
-            self._make_room(timeout_s)
+        self._await_room(len(message), timeout_s)
         try:
             self._publish(message)
         except BaseException as error:
             self._judge(error)
+
+    def _await_room(self, size_bytes: int, timeout_s: float | None) -> None:
+        """Wait until each reader has room for one more message, of that size; raises what `write` does."""
+        if size_bytes > self._limit_bytes:
+            self._require_open()
+            raise MessageTooLarge(size_bytes, self._limit_bytes)
+        if self._count >= self._room_until:
+            self._make_room(timeout_s)
 
     def _publish(self, message: bytes | bytearray | memoryview) -> None:
         self._count += 1  # first: a reader takes a frame that is not counted for the end
