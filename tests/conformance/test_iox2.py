@@ -1,0 +1,111 @@
+"""Backend `iox2` against the contract, and what iceoryx2 does by itself that would break it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from ctypes import c_uint8
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ipcbench import get_backend
+from ipcbench.errors import TransportError
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync import channel_directory
+from ipcbench.testing import ConformanceSuite
+from ipcbench.testing.leaks import SHARED_MEMORY, files
+
+iox = pytest.importorskip("iceoryx2")
+
+
+class TestIox2(ConformanceSuite):
+    backend = "iox2"
+
+
+def test_a_full_subscriber_loses_samples_in_silence(channel_name: str, tmp_path: Path) -> None:
+    """iceoryx2 alone: nothing is raised; only the number of subscribers that `send` returns tells."""
+    config = iox.config.default()
+    config.global_cfg.prefix = iox.FileName.new(f"{channel_name}-")
+    config.global_cfg.root_path = iox.Path.new(f"{tmp_path}/")
+    builder = iox.NodeBuilder.new().config(config).signal_handling_mode(iox.SignalHandlingMode.Disabled)
+    node = builder.create(iox.ServiceType.Ipc)
+    try:
+        service = (
+            node.service_builder(iox.ServiceName.new("messages"))
+            .publish_subscribe(iox.Slice[c_uint8])
+            .enable_safe_overflow(False)
+            .history_size(0)
+            .subscriber_max_buffer_size(2)
+            .open_or_create()
+        )
+        discard = iox.BackpressureStrategy.DiscardData
+        publisher = service.publisher_builder().backpressure_strategy(discard).initial_max_slice_len(4).create()
+        subscriber = service.subscriber_builder().create()
+        reached = [publisher.loan_slice_uninit(size).assume_init().send() for size in (1, 2, 3, 4)]
+        assert reached == [1, 1, 0, 0]
+        got = [subscriber.receive() for _ in range(2)]
+        assert [sample.payload().len() for sample in got] == [1, 2]
+        assert subscriber.receive() is None
+    finally:
+        for path in SHARED_MEMORY.glob(f"{channel_name}*"):
+            path.unlink()
+
+
+def test_only_the_owner_can_open_what_a_channel_has(channel_name: str) -> None:
+    backend = get_backend("iox2")()
+    address = backend.create(ChannelSpec(channel_name))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            writer.write(b"x")
+            assert bytes(reader.read(1.0)) == b"x"
+            segments = list(SHARED_MEMORY.glob(f"{channel_name}*"))
+            assert len(segments) >= 4
+            assert not any(stat.S_IMODE(path.stat().st_mode) & 0o077 for path in segments)
+            assert stat.S_IMODE(channel_directory(address).stat().st_mode) & 0o077 == 0
+    finally:
+        backend.destroy(address)
+    assert not list(files(channel_name))
+
+
+def test_what_opens_later_than_the_channel_is_destroyed_leaves_nothing(channel_name: str) -> None:
+    backend = get_backend("iox2")()
+    address = backend.create(ChannelSpec(channel_name))
+    with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+        backend.destroy(address)
+        with pytest.raises(TransportError):
+            writer.write(b"x", 1.0)  # its first: it would connect to the reader
+        with pytest.raises(TransportError):
+            reader.read(0.0)
+    assert not list(files(channel_name))
+
+
+def test_a_folder_whose_path_is_too_long_is_refused(
+    channel_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """iceoryx2 itself would abort the process, at the first subscriber."""
+    folder = tmp_path / ("x" * 90)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    with pytest.raises(TransportError, match="too long a path for iceoryx2; set TMPDIR to a shorter folder"):
+        get_backend("iox2")().create(ChannelSpec(channel_name))
+    assert not os.listdir(folder)
+
+
+def test_a_channel_takes_the_memory_of_what_it_holds(channel_name: str) -> None:
+    backend = get_backend("iox2")()
+    address = backend.create(ChannelSpec(channel_name, max_message_bytes=99_999, depth=8))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            (segment,) = SHARED_MEMORY.glob(f"{channel_name}*.data")
+            status = segment.stat()
+            assert 9 * 99_999 < status.st_size <= 512 * status.st_blocks < 11 * 99_999
+            for number in range(20):
+                writer.write(bytes([number]) * 99_999)
+                view = reader.read(1.0)
+                assert view.tobytes() == bytes([number]) * 99_999
+                assert np.frombuffer(view[:99_992], np.float64).flags.aligned
+    finally:
+        backend.destroy(address)
