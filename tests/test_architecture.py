@@ -31,6 +31,7 @@ TRANSPORT_HOMES = {
     "redis": "redis",
     "pynng": "nng",
     "zenoh": "zenoh",
+    "iceoryx2": "iox2",
     "hiredis": "redis",
     "multiprocessing.shared_memory": "shm",
 }

@@ -13,6 +13,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from ctypes import c_char, c_uint8, c_uint64
+from dataclasses import replace
 from functools import partial
 from itertools import starmap
 from pathlib import Path
@@ -22,7 +23,7 @@ from ipcbench.backend import PLAIN_TYPES, Address, Capabilities, Message, bytes_
 from ipcbench.errors import BackendUnavailable, EndOfStream, PeerLost, TransportError
 from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync import MAX_READERS, PUBLISHED, CarriedBackend, CarriedReader, CarriedWriter, CursorsEndpoint
+from ipcbench.sync import PUBLISHED, CarriedBackend, CarriedReader, CarriedWriter, CursorsEndpoint
 from ipcbench.sync.carried import _Carried
 from ipcbench.sync.cursors import CLOSED
 from ipcbench.sync.directory import channel_directory, channel_token, directory_lock, open_directory, remove_with_file
@@ -308,17 +309,10 @@ class Iox2(CarriedBackend):
 
     name: ClassVar[str] = "iox2"
     summary: ClassVar[str] = "iceoryx2 publish/subscribe: loaned samples in shared memory, zero-copy reads"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message"}),
-        when_full="block",
-        max_message_bytes=2**30,
-        max_readers=MAX_READERS,
+    capabilities: ClassVar[Capabilities] = replace(
+        CarriedBackend.capabilities,
         zero_copy_read=True,
         waits=frozenset({"spin", "yield", "block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
         writes_in_place=True,
         holds_one_of_max=True,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -27,6 +28,7 @@ BROKEN = {"pipe", "redis", "zmq"}
         ("shm", "latest_value", 400),
         ("lmdb", "latest_value", 400),
         ("redis", "every_message", 40_000),
+        ("iox2", "every_message", 40_000),
         ("redis", "latest_value", 400),
     ],
 )
@@ -39,8 +41,13 @@ def test_an_interrupted_call_tears_and_loses_nothing(backend: str, delivery: str
     assert set(counts) <= allowed, counts
 
 
-@pytest.mark.parametrize("delivery", ["every_message", "latest_value"])
-@pytest.mark.parametrize("backend", ["shm", "lmdb", "pipe", "zmq", "redis"])
+@pytest.mark.parametrize(
+    ("backend", "delivery"),
+    [
+        *itertools.product(["shm", "lmdb", "pipe", "zmq", "redis"], ["every_message", "latest_value"]),
+        ("iox2", "every_message"),
+    ],
+)
 def test_an_interrupted_call_of_a_channels_life_is_done_or_not_begun(backend: str, delivery: str) -> None:
     command = [sys.executable, str(PROGRAM), backend, delivery, "life", "0", "60", "7"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -30,6 +30,7 @@ MISSION = {
     "mp-manager",
     "mp-pipe",
     "redis",
+    "iox2",
     "nng",
     "zenoh",
     "null",
