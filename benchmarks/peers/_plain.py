@@ -8,6 +8,7 @@ that is open already, endpoints that open in any order, removal of what a killed
 from __future__ import annotations
 
 import array
+import ctypes
 import functools
 import os
 import pickle
@@ -24,10 +25,12 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+import iceoryx2_pubsub
 import lmdb
 import zmq
 from _common import End
 
+from ipcbench.backends.iox2 import held_messages
 from ipcbench.backends.lmdb.database import Layout as LmdbLayout
 from ipcbench.backends.shm.backend import Layout as ShmLayout
 from ipcbench.spec import ChannelSpec
@@ -355,6 +358,49 @@ def redis_reader(path: str, messages: str) -> Iterator[Read]:
 
 
 @contextmanager
+def iox2_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream by publish/subscribe of the depth that the backend has; a full subscriber makes the publisher retry, and
+    whoever waits for a sample polls and yields.
+    """
+    domain = f"{channel.name}-plain"
+    where = domain, "stream", channel.max_message_bytes, held_messages(channel), channel.readers
+    try:
+        yield (iox2_writer, where), [(iox2_reader, where)] * channel.readers
+    finally:
+        iceoryx2_pubsub.clean(domain)
+
+
+@contextmanager
+def iox2_writer(*where: Any) -> Iterator[Write]:
+    """Open the writer after the readers."""
+    service = iceoryx2_pubsub.Service(*where)
+    publisher, memmove = service.publisher(), ctypes.memmove
+
+    def write(message: bytes) -> None:
+        sample = publisher.loan_slice_uninit(len(message))
+        memmove(sample.payload_ptr, message, len(message))
+        sample.assume_init().send()
+
+    yield write
+
+
+@contextmanager
+def iox2_reader(*where: Any) -> Iterator[Read]:
+    """Open a reader; what it gives is valid until it gives the next."""
+    service = iceoryx2_pubsub.Service(*where)
+    receive = service.subscriber().receive
+    sample: Any = None  # its memory is valid as long as it is kept
+
+    def read() -> memoryview:
+        nonlocal sample
+        while (received := receive()) is None:
+            os.sched_yield()
+        sample = received
+        return sample.payload().as_memory_view().cast("B")
+
+    yield read
+
+
 def nng_script(channel: ChannelSpec) -> Iterator[Script]:
     """Stream through a pair of sockets per reader, which block when their buffers of half of `depth` each are full."""
     with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
@@ -472,6 +518,7 @@ PLAIN = {
     "zmq-tcp-insecure": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
     "grpc": Plain(grpc_script, "a streaming response to each reader, a queue of `depth` before it", _LIMITS),
     "redis": Plain(redis_script, "RPUSH to a list per reader, BLPOP", _EACH_ANSWER),
+    "iox2": Plain(iox2_script, "a publisher that retries until a sample is delivered", _NO_SLEEP),
     "nng": Plain(nng_script, "a `Pair0` per reader with buffers of half of `depth` on each side", _LIMITS),
     "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
     "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),

@@ -179,7 +179,8 @@ def echo(there: tuple[Any, ...], back: tuple[Any, ...]) -> Role:
     yield
 
 
-def _clean(domain: str) -> None:
+def clean(domain: str) -> None:
+    """Remove what a domain has left."""
     shutil.rmtree(Path(tempfile.gettempdir()) / domain, ignore_errors=True)
     for path in Path("/dev/shm").glob(f"{domain}_*"):
         path.unlink(missing_ok=True)
@@ -200,7 +201,7 @@ def throughput(
         roles = [(publish, (service, seconds, filling)), *[(subscribe, (service, copy))] * readers]
         sent, *received = _common.run_group(roles, seconds)
     finally:
-        _clean(domain)
+        clean(domain)
     return _common.throughput_per_s(sent, received)
 
 
@@ -215,7 +216,7 @@ def half_round_trip_ns(size_bytes: int, seconds: float) -> float:
     try:
         half_ns, _ = _common.run_group([(ping, (there, back, seconds)), (echo, (back, there))], seconds)
     finally:
-        _clean(domain)
+        clean(domain)
     return float(half_ns)
 
 
