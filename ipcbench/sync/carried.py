@@ -12,6 +12,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from functools import partial
 from mmap import mmap
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -32,9 +33,16 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
-from ipcbench.sync.directory import as_transport_errors, new_directory, open_directory, remove_directory
+from ipcbench.sync.directory import (
+    as_transport_errors,
+    channel_directory,
+    new_directory,
+    open_directory,
+    remove_with_file,
+)
 from ipcbench.sync.interrupts import in_background, is_of_handler, whole
 from ipcbench.sync.ownership import keep_for_ever
+from ipcbench.sync.service import end_services
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 _SLICE_S = 0.1
@@ -81,6 +89,7 @@ class _Carried(CursorsEndpoint):
                 self.library = self.connect()
             except BaseException as error:
                 self._cursors.abandon()
+                words.release()  # which the traceback of the error would keep mapped
                 if self._is_of_library(error) and not isinstance(error, OSError):
                     raise OSError(str(error)) from error
                 raise
@@ -89,6 +98,8 @@ class _Carried(CursorsEndpoint):
     @abstractmethod
     def connect(self) -> Any:
         """Return what the library makes of this endpoint, to be `library` from now on; never wait for a peer.
+
+        Where something else can die that carries, such as a server, say so by `self._cursors.check_carrier`.
 
         Raises:
             OSError: it cannot; or one of `library_errors`.
@@ -363,4 +374,5 @@ class CarriedBackend(Backend):
 
     @whole
     def destroy(self, address: Address) -> None:
-        remove_directory(address)
+        folder = channel_directory(address)
+        remove_with_file(address, folder / "cursors", partial(end_services, folder))

@@ -77,6 +77,8 @@ class Cursors(ABC):
         waiter: how this endpoint waits.
         closed: whether `close` was called.
         loss: the error of a peer that has died, once it is known.
+        check_carrier: raises PeerLost if something else has died without which no message arrives. It must not refer to
+            the endpoint, which would then not be let go when it is dropped.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class Cursors(ABC):
         words[state_word] = OPEN
         self.closed = False
         self.loss: PeerLost | None = None
+        self.check_carrier: Callable[[], object] = bool
         self.waiter: Waiter
         self._arm: Callable[[], None]
         own(self)
@@ -224,6 +227,7 @@ class WriterCursors(Cursors):
         self._address = address_of(words) if HAS_FUTEX else 0
 
     def check_peers(self) -> None:
+        self.check_carrier()
         for index in range(self.channel.readers):
             if self._lost(f"reader-{index}", consumed_word(index) + 1):
                 self.loss = PeerLost(f"reader {index} of channel {self.channel.name!r} died without closing")
@@ -303,6 +307,7 @@ class ReaderCursors(Cursors):
         self.waiter = self._waiter(8 * READER_SLEEPS + index)
 
     def check_peers(self) -> None:
+        self.check_carrier()
         if self._lost("writer", WRITER_STATE):
             raise PeerLost(f"the writer of channel {self.channel.name!r} died without closing")
 
