@@ -7,6 +7,7 @@
 - `latest`: `latest_value` delivery on top of a reader of every message
 - `liveness`: which endpoints are open, closed or dead, for transports without shared words
 - `locks`: a channel's directory and its endpoint locks
+- `loop`: an event loop in a thread of its own, for libraries of asyncio
 - `ownership`: what happens to endpoints that are dropped without `close`, or inherited by a forked child
 - `service`: a server that a channel needs, started and ended with it
 - `wait`: spinning, yielding and blocking; doorbells

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench.backend import Address, Reader
-from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, News, credit, done, kept, running, soon
+from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, done, kept, running, soon
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.backends.grpc.places import UnixPlaces
 from ipcbench.backends.grpc.writer import CHECK_S, RECEIPT, GrpcEndpoint
@@ -20,6 +20,7 @@ from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportErro
 from ipcbench.sync.directory import as_transport_errors, channel_file
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.locks import reader_role
+from ipcbench.sync.loop import News
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 _LOOK_S, _MOST_LOOK_S = 0.001, 0.05

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any
 
 from ipcbench.backend import Address, Endpoint, Message, Writer, bytes_of
-from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, News, credit, done, kept, running, soon
+from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, done, kept, running, soon
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.backends.grpc.places import UnixPlaces
 from ipcbench.errors import EndpointClosed, MessageTooLarge, PeerLost, TransportError, TransportTimeout
@@ -22,6 +22,7 @@ from ipcbench.sync.directory import as_transport_errors, channel_file
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import CHECK_NS, Liveness
 from ipcbench.sync.locks import reader_roles
+from ipcbench.sync.loop import News
 from ipcbench.sync.ownership import Owned
 from ipcbench.util.clock import deadline_ns, remaining_s
 

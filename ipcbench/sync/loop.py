@@ -1,0 +1,95 @@
+"""An event loop in a thread of its own, for a library of asyncio, and how other threads wait for what it does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from ipcbench.errors import TransportError
+from ipcbench.sync.interrupts import start_thread
+
+
+class LoopThread:
+    """The one loop of a library in this process.
+
+    Attributes:
+        pid: the process in which it was started last; 0 in none.
+    """
+
+    def __init__(self, library: str) -> None:
+        self.pid = 0
+        self._library = library
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop
+
+    def running(self) -> asyncio.AbstractEventLoop:
+        """Return the loop, which the first call in a process starts; that of a parent is left alone.
+
+        Raises:
+            TransportError: there can be no thread.
+        """
+        with self._starting:
+            if self.pid != os.getpid():
+                loop = asyncio.new_event_loop()
+                try:
+                    start_thread(loop.run_forever)
+                except RuntimeError as error:
+                    loop.close()
+                    raise TransportError(
+                        f"no thread for {self._library}: {error}; raise the limit of processes"
+                    ) from error
+                self._loop, self.pid = loop, os.getpid()
+        return self._loop
+
+
+class News:
+    """What one thread waits for: the loop tells that it has changed something. There is no lock that an exception of a
+    signal handler could leave held; see `ipcbench.sync.latest`.
+    """
+
+    def __init__(self) -> None:
+        self._told = threading.Lock()
+        self._told.acquire()
+        self._ends: tuple[socket.socket, socket.socket] | None = None
+        self.is_awaited = False
+        """Whether somebody may be in `wait`, or waits on the descriptor."""
+
+    def tell(self) -> None:
+        """Have whoever waits look again."""
+        with suppress(RuntimeError):  # it is released already
+            self._told.release()
+        if self._ends is not None:
+            with suppress(OSError):  # it is full, and so has rung, or closed
+                self._ends[1].send(b"\0")
+
+    def wait(self, ready: Callable[[], object], timeout_s: float) -> None:
+        """Return when it is told, or after `timeout_s`; at once if `ready`."""
+        self.is_awaited = True
+        if not ready():
+            self._told.acquire(timeout=timeout_s)
+        self.is_awaited = self._ends is not None
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable from the next `tell` until `silence`."""
+        if self._ends is None:
+            ends = socket.socketpair()
+            for end in ends:
+                end.setblocking(False)
+            self._ends, self.is_awaited = ends, True
+            self.tell()  # something may be there already
+        return self._ends[0].fileno()
+
+    def silence(self) -> None:
+        """Let the descriptor be readable no more; look once more after it."""
+        if self._ends is not None:
+            with suppress(BlockingIOError):
+                self._ends[0].recv(4096)
+
+    def close(self) -> None:
+        """Release the descriptor."""
+        for end in self._ends or ():
+            end.close()
