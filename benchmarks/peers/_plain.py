@@ -8,11 +8,15 @@ that is open already, endpoints that open in any order, removal of what a killed
 from __future__ import annotations
 
 import array
+import asyncio
 import ctypes
 import functools
+import glob
+import json
 import os
 import pickle
 import queue
+import shutil
 import socket
 import subprocess
 import tempfile
@@ -358,6 +362,81 @@ def redis_reader(path: str, messages: str) -> Iterator[Read]:
 
 
 @contextmanager
+def nats_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream on a subject of a server of its own. Each reader says on another subject how much it has read, twice per
+    `depth`; the server holds what is on its way.
+    """
+    most = max(2**26, 2 * channel.depth * (channel.max_message_bytes + 4096))
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
+        with open(f"{folder}/conf", "w") as file:
+            file.write(f'host: 127.0.0.1\nport: -1\nmax_payload: {2**26}\nmax_pending: {most}\nwrite_deadline: "1h"\n')
+            file.write(f'ports_file_dir: "{folder}"\n')
+        program = shutil.which("nats-server", path=f"{os.environ['PATH']}:/usr/sbin")
+        server = subprocess.Popen([str(program), "-c", f"{folder}/conf"], stderr=subprocess.DEVNULL)
+        try:
+            while not (ports := glob.glob(f"{folder}/*.ports")) or not os.path.getsize(ports[0]):
+                time.sleep(0.01)
+            with open(ports[0]) as file:
+                url = json.load(file)["nats"][0]
+            readers = [(nats_reader, (url, channel.depth, index)) for index in range(channel.readers)]
+            yield (nats_writer, (url, channel.depth, channel.readers)), readers
+        finally:
+            server.kill()
+            server.wait()
+
+
+@contextmanager
+def nats_writer(url: str, depth: int, readers: int) -> Iterator[Write]:
+    """Open the writer after the readers. Each endpoint has a loop, which runs in its calls."""
+    import nats
+
+    loop, done, sent = asyncio.new_event_loop(), dict.fromkeys(range(readers), 0), 0
+    client = loop.run_until_complete(nats.connect(url))
+    receipts = loop.run_until_complete(client.subscribe("receipts"))
+
+    async def publish(message: bytes) -> None:
+        while sent - min(done.values()) >= depth:
+            receipt = await receipts.next_msg(None)
+            index, count = receipt.data.split()
+            done[int(index)] = int(count)
+        await client.publish("messages", message)
+        await client._flush_pending(force_flush=True)  # or the message is sent by the next call
+
+    def write(message: bytes) -> None:
+        nonlocal sent
+        loop.run_until_complete(publish(message))
+        sent += 1
+
+    yield write
+    loop.run_until_complete(client.flush())
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
+@contextmanager
+def nats_reader(url: str, depth: int, index: int) -> Iterator[Read]:
+    """Open a reader; return when the server knows it."""
+    import nats
+
+    loop, taken = asyncio.new_event_loop(), 0
+    client = loop.run_until_complete(nats.connect(url))
+    messages = loop.run_until_complete(client.subscribe("messages", pending_bytes_limit=-1))
+    loop.run_until_complete(client.flush())
+
+    async def take() -> bytes:
+        nonlocal taken
+        message = await messages.next_msg(None)
+        taken += 1
+        if taken % (depth // 2) == 0:
+            await client.publish("receipts", b"%d %d" % (index, taken))
+            await client._flush_pending(force_flush=True)
+        return message.data
+
+    yield lambda: loop.run_until_complete(take())
+    loop.run_until_complete(client.close())
+    loop.close()
+
+
 def iox2_script(channel: ChannelSpec) -> Iterator[Script]:
     """Stream by publish/subscribe of the depth that the backend has; a full subscriber makes the publisher retry, and
     whoever waits for a sample polls and yields.
@@ -508,6 +587,7 @@ _NO_TIME_OUT_INSIDE = (
 )
 _LIMITS = "a limit that counts the kernel's buffers; a reader may also be behind by what these hold"
 
+_LOOP_IN_CALLS = "life between calls: the client's loop runs in them"
 _EACH_ANSWER = "write or read that does not wait for the server's answer"
 
 PLAIN = {
@@ -517,6 +597,7 @@ PLAIN = {
     "zmq": Plain(functools.partial(zmq_script, "ipc"), "XPUB with XPUB_NODROP, high-water marks = depth", _LIMITS),
     "zmq-tcp-insecure": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
     "grpc": Plain(grpc_script, "a streaming response to each reader, a queue of `depth` before it", _LIMITS),
+    "nats": Plain(nats_script, "a subject for all readers, receipts on another", _LOOP_IN_CALLS),
     "redis": Plain(redis_script, "RPUSH to a list per reader, BLPOP", _EACH_ANSWER),
     "iox2": Plain(iox2_script, "a publisher that retries until a sample is delivered", _NO_SLEEP),
     "nng": Plain(nng_script, "a `Pair0` per reader with buffers of half of `depth` on each side", _LIMITS),
