@@ -28,6 +28,7 @@ TRANSPORT_HOMES = {
     "lmdb": "lmdb",
     "mpi4py": "mpi",
     "grpc": "grpc",
+    "nats": "nats",
     "redis": "redis",
     "pynng": "nng",
     "zenoh": "zenoh",

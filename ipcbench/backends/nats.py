@@ -20,13 +20,14 @@ import shutil
 from collections import deque
 from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ipcbench.backend import Address, Capabilities, unavailable
 from ipcbench.errors import BackendUnavailable, PeerLost, TransportError, Unsupported
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync import MAX_READERS, CarriedBackend, CarriedReader, CarriedWriter, kill_group, start_service
+from ipcbench.sync import CarriedBackend, CarriedReader, CarriedWriter, kill_group, start_service
 from ipcbench.sync.directory import channel_directory, channel_token
 from ipcbench.sync.loop import LoopThread, News
 from ipcbench.util.files import read_limited
@@ -323,18 +324,7 @@ class Nats(CarriedBackend):
 
     name: ClassVar[str] = "nats"
     summary: ClassVar[str] = "NATS (nats-py): a subject for all readers, in a server of the channel's own"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message"}),
-        when_full="block",
-        max_message_bytes=_LARGEST_BYTES,
-        max_readers=MAX_READERS,
-        zero_copy_read=False,
-        waits=frozenset({"block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
-    )
+    capabilities: ClassVar[Capabilities] = replace(CarriedBackend.capabilities, max_message_bytes=_LARGEST_BYTES)
     writer, reader = NatsWriter, NatsReader
 
     @classmethod

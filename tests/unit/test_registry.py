@@ -29,6 +29,7 @@ MISSION = {
     "mp-queue",
     "mp-manager",
     "mp-pipe",
+    "nats",
     "redis",
     "iox2",
     "nng",
