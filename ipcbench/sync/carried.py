@@ -24,6 +24,7 @@ from ipcbench.sync.cursors import (
     CLOSED,
     MAX_READERS,
     PUBLISHED,
+    WRITER_SLEEPS,
     WRITER_STATE,
     Cursors,
     CursorsEndpoint,
@@ -280,6 +281,11 @@ class CarriedReader(_Carried, Reader):
         index: which of the channel's.
     """
 
+    wakes_after: int = 1
+    """After how many messages a reader wakes a writer that sleeps, if it does not itself wait before that. To wake it
+    for each one lets no library gather small messages.
+    """
+
     _cursors: ReaderCursors
 
     def __init__(self, address: Address, index: int) -> None:
@@ -299,7 +305,7 @@ class CarriedReader(_Carried, Reader):
             deadline, left_s = deadline_ns(timeout_s), max(0.0, timeout_s)
         while not self._is_at_end():
             try:
-                message = self.receive(_SLICE_S if left_s is None else min(_SLICE_S, left_s))
+                message = self._next(_SLICE_S if left_s is None else min(_SLICE_S, left_s))
             except BaseException as error:
                 if self._is_at_end() and not self._is_of_handler(error):
                     break
@@ -311,9 +317,24 @@ class CarriedReader(_Carried, Reader):
                 left_s = remaining_s(deadline)
             elif message or not self._is_at_end():
                 self._count += 1
-                self._cursors.done_with(self._count)
+                self._done()
                 return memoryview(message)
         raise EndOfStream(f"the writer of channel {self.address.channel.name!r} has closed")
+
+    def _next(self, timeout_s: float) -> bytes | bytearray | memoryview | None:
+        if self.wakes_after > 1:
+            message = self.receive(0.0)
+            if message is not None or not timeout_s:
+                return message
+            if self._cursors.words[WRITER_SLEEPS]:
+                self._cursors.ring_writer()
+        return self.receive(timeout_s)
+
+    def _done(self) -> None:
+        if self._count % self.wakes_after == 0:
+            self._cursors.done_with(self._count)
+        else:
+            self._cursors.store_published(self._cursors.consumed_word, self._count)
 
     def _is_at_end(self) -> bool:
         words = self._cursors.words
