@@ -16,16 +16,21 @@ from __future__ import annotations
 import atexit
 import json
 import os
-from collections import deque
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, ClassVar
 
 from ipcbench.backend import Address, unavailable
 from ipcbench.errors import TransportError, TransportTimeout
-from ipcbench.sync import CarriedBackend, CarriedReader, CarriedWriter, channel_file, require_socket_path
+from ipcbench.sync import (
+    PUBLISHED,
+    CarriedBackend,
+    CarriedReader,
+    CarriedWriter,
+    channel_file,
+    require_socket_path,
+)
 from ipcbench.util.clock import deadline_ns, now_ns
 
 absence: ModuleNotFoundError | None = None
@@ -38,6 +43,8 @@ _RETRY_MS = 10
 """Until a reader tries again to reach the writer."""
 _LOOK_S = 0.001
 """Until the writer looks again whether all subscriptions have come."""
+_YIELDS, _ON_ITS_WAY_S = 20, 0.00005
+"""How often a reader lets others run, and then how long it sleeps, until it looks for what is on its way."""
 _YEAR_MS = 365 * 24 * 3600 * 1000
 """Stands for ever: -1, which zenoh documents, makes a put panic as soon as it has to wait."""
 _HEADER_BYTES = 2**16
@@ -53,7 +60,7 @@ class _Library:
     def __init__(self, session: Any, parts: list[Any]) -> None:
         self.parts = parts
         self._session, self._pid = session, os.getpid()
-        atexit.register(self.close)  # later, a callback waits for the interpreter, and the session for the callback
+        atexit.register(self.close)  # zenoh may wait 10 s for a session that only the interpreter's end drops
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -121,38 +128,51 @@ class ZenohWriter(CarriedWriter):
         publishers = self.library.parts
         for index in self.readers():
             publishers[index].put(payload)
+        self._cursors.ring_sleepers()
 
     def disconnect(self) -> None:
         self.library.close()
 
 
-def _arrived(samples: deque[Any], news: Lock, sample: Any) -> None:
-    samples.append(sample)
-    if news.locked():
-        news.release()
-
-
 class ZenohReader(CarriedReader):
-    """A reader. A thread of zenoh's hands over what comes: none of zenoh's own handlers waits with a time-out."""
+    """A reader, which sleeps until the cursors say that there is something: `recv` of zenoh takes no time-out, and with
+    a callback zenoh's thread and the reader wait for the interpreter's lock in turns, at twice the CPU time.
+    """
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
 
     def connect(self) -> _Library:
-        self._samples: deque[Any] = deque()
-        self._news = Lock()  # held, but for a moment after something has come
-        self._news.acquire()
+        self._pause = Lock()
+        self._pause.acquire()
         session = _open(self.address, "connect")
-        arrived = partial(_arrived, self._samples, self._news)  # nothing of it may hold this endpoint
-        handler: Any = zenoh.handlers.Callback(arrived, lambda: None, indirect=False)
-        return _Library(session, [session.declare_subscriber(_key(self.index), handler)])
+        queue = zenoh.handlers.FifoChannel(self.depth + 1)
+        subscriber = session.declare_subscriber(_key(self.index), queue)
+        self._try_recv = subscriber.try_recv
+        self.wakes_after = max(1, self.depth // 4)
+        return _Library(session, [subscriber])
 
     def receive(self, timeout_s: float) -> bytes | None:
-        if not self._samples:
-            self._news.acquire(timeout=timeout_s)
-            if not self._samples:
-                return None
-        message: bytes = self._samples.popleft().payload.to_bytes()
+        sample = self._try_recv()
+        if sample is None and (timeout_s == 0.0 or (sample := self._await_sample(timeout_s)) is None):
+            return None
+        message: bytes = sample.payload.to_bytes()
         return message
+
+    def _await_sample(self, timeout_s: float) -> Any:
+        words, count, deadline = self._cursors.words, self._count, now_ns() + int(1e9 * timeout_s)
+        try:
+            self._cursors.wait_until(lambda: words[PUBLISHED] > count, timeout_s)
+        except TransportTimeout as error:
+            if self._is_of_handler(error):
+                raise
+        yields_left = _YIELDS
+        while (sample := self._try_recv()) is None and now_ns() < deadline and words[PUBLISHED] > count:
+            if yields_left:  # it is on its way
+                yields_left -= 1
+                os.sched_yield()
+            else:
+                self._pause.acquire(timeout=_ON_ITS_WAY_S)
+        return sample
 
     def disconnect(self) -> None:
         self.library.close()
