@@ -362,6 +362,82 @@ def redis_reader(path: str, messages: str) -> Iterator[Read]:
 
 
 @contextmanager
+def zenoh_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream by a key per reader over a Unix socket. BLOCK alone loses messages of slow readers: each says by a key of
+    its own how many it has read.
+    """
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
+        place = f"unixsock-stream/{folder}/s"
+        readers = [(zenoh_reader, (place, channel.depth, index)) for index in range(channel.readers)]
+        yield (zenoh_writer, (place, channel.depth, channel.readers)), readers
+
+
+def _zenoh_session(**endpoints: list[str]) -> Any:
+    import zenoh
+
+    settings: dict[str, Any] = {"listen/endpoints": [], "connect/endpoints": []}
+    settings |= {f"{role}/endpoints": places for role, places in endpoints.items()}
+    settings |= {"connect/timeout_ms": -1, "connect/exit_on_failure": False}
+    settings |= {"scouting/multicast/enabled": False, "scouting/gossip/enabled": False}
+    settings |= {"open/return_conditions/connect_scouted": False, "transport/shared_memory/enabled": False}
+    config = zenoh.Config()
+    for name, value in settings.items():
+        config.insert_json5(name, json.dumps(value))
+    return zenoh.open(config)
+
+
+@contextmanager
+def zenoh_writer(place: str, depth: int, readers: int) -> Iterator[Write]:
+    """Open the writer; return when all readers have subscribed."""
+    import zenoh
+
+    sent, read = 0, [0] * readers
+    with _zenoh_session(listen=[place]) as session:
+        receipts = session.declare_subscriber("read/*", zenoh.handlers.FifoChannel(depth * readers))
+        block = zenoh.CongestionControl.BLOCK
+        publishers = [session.declare_publisher(f"reader/{each}", congestion_control=block) for each in range(readers)]
+        while not all(publisher.matching_status.matching for publisher in publishers):
+            time.sleep(0.001)
+
+        def write(message: bytes) -> None:
+            nonlocal sent
+            while sent - min(read) >= depth:
+                index, count = array.array("q", receipts.recv().payload.to_bytes())
+                read[index] = count
+            payload = zenoh.ZBytes(message)
+            for publisher in publishers:
+                publisher.put(payload)
+            sent += 1
+
+        yield write
+        while min(read) < sent:  # what it has not sent goes with its session
+            index, count = array.array("q", receipts.recv().payload.to_bytes())
+            read[index] = count
+
+
+@contextmanager
+def zenoh_reader(place: str, depth: int, index: int) -> Iterator[Read]:
+    """Open a reader; it says after every quarter of `depth` how many it has read."""
+    import zenoh
+
+    count, batch = 0, max(1, depth // 4)
+    with _zenoh_session(connect=[place]) as session:
+        block = zenoh.CongestionControl.BLOCK
+        receipts = session.declare_publisher(f"read/{index}", congestion_control=block)
+        subscriber = session.declare_subscriber(f"reader/{index}", zenoh.handlers.FifoChannel(depth))
+
+        def read() -> bytes:
+            nonlocal count
+            message: bytes = subscriber.recv().payload.to_bytes()
+            count += 1
+            if count % batch == 0:
+                receipts.put(array.array("q", [index, count]).tobytes())
+            return message
+
+        yield read
+        receipts.put(array.array("q", [index, count]).tobytes())
+
+
 def nats_script(channel: ChannelSpec) -> Iterator[Script]:
     """Stream on a subject of a server of its own. Each reader says on another subject how much it has read, twice per
     `depth`; the server holds what is on its way.
@@ -599,6 +675,7 @@ PLAIN = {
     "grpc": Plain(grpc_script, "a streaming response to each reader, a queue of `depth` before it", _LIMITS),
     "nats": Plain(nats_script, "a subject for all readers, receipts on another", _LOOP_IN_CALLS),
     "redis": Plain(redis_script, "RPUSH to a list per reader, BLPOP", _EACH_ANSWER),
+    "zenoh": Plain(zenoh_script, "a key per reader, receipts by another", "nothing more"),
     "iox2": Plain(iox2_script, "a publisher that retries until a sample is delivered", _NO_SLEEP),
     "nng": Plain(nng_script, "a `Pair0` per reader with buffers of half of `depth` on each side", _LIMITS),
     "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
