@@ -145,7 +145,7 @@ class ZenohReader(CarriedReader):
         self._pause = Lock()
         self._pause.acquire()
         session = _open(self.address, "connect")
-        queue = zenoh.handlers.FifoChannel(self.depth + 1)
+        queue: Any = zenoh.handlers.FifoChannel(self.depth + 1)
         subscriber = session.declare_subscriber(_key(self.index), queue)
         self._try_recv = subscriber.try_recv
         self.wakes_after = max(1, self.depth // 4)
