@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parent / "interrupted.py"
-BROKEN = {"nats", "pipe", "redis", "zenoh", "zmq"}
+BROKEN = {"flight", "nats", "pipe", "redis", "zenoh", "zmq"}
 """Who cannot always go on as if nothing had happened: then the endpoint says so, and its peer loses it."""
 
 
@@ -29,6 +29,7 @@ BROKEN = {"nats", "pipe", "redis", "zenoh", "zmq"}
         ("lmdb", "latest_value", 400),
         ("nats", "every_message", 40_000),
         ("redis", "every_message", 40_000),
+        ("flight", "every_message", 40_000),
         ("zenoh", "every_message", 40_000),
         ("iox2", "every_message", 40_000),
         ("redis", "latest_value", 400),
@@ -47,6 +48,7 @@ def test_an_interrupted_call_tears_and_loses_nothing(backend: str, delivery: str
     ("backend", "delivery"),
     [
         *itertools.product(["shm", "lmdb", "pipe", "zmq", "redis"], ["every_message", "latest_value"]),
+        ("flight", "every_message"),
         ("iox2", "every_message"),
     ],
 )
