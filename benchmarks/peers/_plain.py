@@ -20,6 +20,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,7 @@ from ipcbench.spec import ChannelSpec
 _LINE_WORDS = 8
 _SPARE_BYTES = 2**24
 _LINGER_MS = 10_000
+_LARGE_BYTES = 2**20
 
 Write = Callable[[bytes], object]
 Read = Callable[[], Any]
@@ -298,6 +300,78 @@ def grpc_reader(target: str) -> Iterator[Read]:
         call = connection.unary_stream("/Plain/Read")(b"", wait_for_ready=True)
         yield functools.partial(next, call)
         call.cancel()
+
+
+@contextmanager
+def flight_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream by a DoPut to each reader, which serves at a Unix socket: opaque bytes, or a record batch if large. It
+    sends a receipt every half `depth`.
+    """
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
+        places = [f"grpc+unix://{folder}/{index}" for index in range(channel.readers)]
+        how = channel.depth, channel.max_message_bytes >= _LARGE_BYTES
+        yield (flight_writer, (places, *how)), [(flight_reader, (place, *how)) for place in places]
+
+
+@contextmanager
+def flight_writer(places: list[str], depth: int, is_large: bool) -> Iterator[Write]:
+    """Open the writer, after the readers."""
+    import pyarrow
+    from pyarrow import flight
+
+    schema = pyarrow.schema([("bytes", pyarrow.uint8())])
+    clients = [flight.FlightClient(place) for place in places]
+    streams = [client.do_put(flight.FlightDescriptor.for_command(b"write"), schema) for client in clients]
+    count = 0
+
+    def write(message: bytes) -> None:
+        nonlocal count
+        if count >= depth and count % (depth // 2) == 0:
+            for _, receipts in streams:
+                receipts.read()
+        count += 1
+        if is_large:
+            column = pyarrow.Array.from_buffers(pyarrow.uint8(), len(message), [None, pyarrow.py_buffer(message)])
+            batch = pyarrow.RecordBatch.from_arrays([column], schema=schema)
+        for stream, _ in streams:
+            if is_large:
+                stream.write_batch(batch)
+            else:
+                stream.write_metadata(message)
+
+    yield write
+    for stream, _ in streams:
+        stream.close()
+
+
+@contextmanager
+def flight_reader(place: str, depth: int, is_large: bool) -> Iterator[Read]:
+    """Open a reader, before the writer."""
+    from pyarrow import flight
+
+    arrivals: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    done = threading.Event()
+
+    class Server(flight.FlightServerBase):  # type: ignore[misc] # whose base is Any
+        def do_put(self, _context: Any, _descriptor: Any, stream: Any, receipts: Any) -> None:
+            arrivals.put((stream, receipts))
+            done.wait()
+
+    with Server(place):
+        stream, receipts, count = None, None, 0
+
+        def read() -> Any:
+            nonlocal stream, receipts, count
+            if stream is None:
+                stream, receipts = arrivals.get()
+            chunk = stream.read_chunk()
+            count += 1
+            if count % (depth // 2) == 0:
+                receipts.write(b"read")
+            return chunk.data.column(0).buffers()[1] if is_large else chunk.app_metadata
+
+        yield read
+        done.set()
 
 
 @contextmanager
@@ -673,6 +747,7 @@ PLAIN = {
     "zmq": Plain(functools.partial(zmq_script, "ipc"), "XPUB with XPUB_NODROP, high-water marks = depth", _LIMITS),
     "zmq-tcp-insecure": Plain(functools.partial(zmq_script, "tcp"), "the same over TCP", _LIMITS),
     "grpc": Plain(grpc_script, "a streaming response to each reader, a queue of `depth` before it", _LIMITS),
+    "flight": Plain(flight_script, "DoPut to each reader, receipts", _LIMITS),
     "nats": Plain(nats_script, "a subject for all readers, receipts on another", _LOOP_IN_CALLS),
     "redis": Plain(redis_script, "RPUSH to a list per reader, BLPOP", _EACH_ANSWER),
     "zenoh": Plain(zenoh_script, "a key per reader, receipts by another", "nothing more"),
