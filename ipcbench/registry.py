@@ -30,6 +30,7 @@ _BUILT_IN = {
     "mp-pipe": "ipcbench.backends.mp.backend:MpPipe",
     "redis": "ipcbench.backends.redis.backend:Redis",
     "nng": "ipcbench.backends.nng:Nng",
+    "flight": "ipcbench.backends.flight:Flight",
     "nats": "ipcbench.backends.nats:Nats",
     "iox2": "ipcbench.backends.iox2:Iox2",
     "zenoh": "ipcbench.backends.zenoh:Zenoh",

@@ -19,10 +19,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar
 
-from ipcbench.backend import Address, Capabilities, unavailable
+from ipcbench.backend import Address, unavailable
 from ipcbench.errors import TransportTimeout
 from ipcbench.sync import (
-    MAX_READERS,
     CarriedBackend,
     CarriedReader,
     CarriedWriter,
@@ -284,18 +283,6 @@ class Flight(CarriedBackend):
 
     name: ClassVar[str] = "flight"
     summary: ClassVar[str] = "Arrow Flight (pyarrow), an exchange with each reader over a Unix socket"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message"}),
-        when_full="block",
-        max_message_bytes=2**30,
-        max_readers=MAX_READERS,
-        zero_copy_read=False,
-        waits=frozenset({"block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
-    )
     writer, reader = FlightWriter, FlightReader
 
     @classmethod

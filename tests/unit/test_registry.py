@@ -24,6 +24,7 @@ MISSION = {
     "mpi-p2p",
     "pipe",
     "tcp",
+    "flight",
     "grpc",
     "grpc-tcp",
     "mp-queue",
