@@ -177,11 +177,7 @@ class _Link:
     def check(self) -> None:
         """Raise PeerLost if the connection is lost."""
         if self.is_lost():
-            raise self.lost()
-
-    def lost(self) -> PeerLost:
-        """Return what to raise when the connection is lost."""
-        return PeerLost(f"the server of channel {self._channel!r} has died, or closed the connection: {self._error}")
+            raise PeerLost(f"the server of channel {self._channel!r} has died, or closed the connection: {self._error}")
 
     async def close(self) -> None:
         """Close the connection, whether or not the server takes what was not sent."""
@@ -196,14 +192,6 @@ class _Link:
 
 def _ignore(_loop: asyncio.AbstractEventLoop, _context: dict[str, Any]) -> None:
     """Print nothing of tasks that fail: whoever waits for one looks whether the connection is lost."""
-
-
-def _url_of(folder: Path) -> str:
-    return read_limited(folder / _URL_FILE, _MOST_FILE_BYTES).decode()
-
-
-def _subject(address: Address) -> str:
-    return f"ipcbench.{address.channel.name}.{channel_token(address)}"
 
 
 class NatsWriter(CarriedWriter):
@@ -242,12 +230,9 @@ class NatsReader(CarriedReader):
 
     def receive(self, timeout_s: float) -> bytes | None:
         link = self.library
-        if not link.came:
-            if timeout_s:
-                link.news.wait(lambda: link.came or link.is_lost(), timeout_s)
-            if not link.came:
-                return None
-        return link.came.popleft()
+        if not link.came and timeout_s:
+            link.news.wait(lambda: link.came or link.is_lost(), timeout_s)
+        return link.came.popleft() if link.came else None
 
     def disconnect(self) -> None:
         _done(self.library.close())
@@ -257,12 +242,12 @@ def _connect(endpoint: NatsWriter | NatsReader, role: str, begin: str) -> _Link:
     """Return the connection of an endpoint, which from now on also looks whether that is lost."""
     address = endpoint.address
     folder = channel_directory(address)
-    link, url = _Link(address.channel.name), _url_of(folder)
+    link, url = _Link(address.channel.name), read_limited(folder / _URL_FILE, _MOST_FILE_BYTES).decode()
 
     async def start() -> None:
         await link.open(url, role)
         try:
-            await getattr(link, begin)(_subject(address))
+            await getattr(link, begin)(f"ipcbench.{address.channel.name}.{channel_token(address)}")
         except BaseException:
             await link.close()
             raise
