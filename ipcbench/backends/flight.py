@@ -265,7 +265,9 @@ class FlightReader(CarriedReader):
     def receive(self, timeout_s: float) -> memoryview | None:
         inbox: _Inbox = self.library
         if not inbox.messages and timeout_s:
-            inbox.arrival.wait(timeout_s)
+            inbox.arrival.wait(0.0)  # it may have rung for what was taken without waiting
+            if not inbox.messages and inbox.end_ns is None:
+                inbox.arrival.wait(timeout_s)
         if inbox.messages:
             return inbox.messages.popleft()
         if inbox.end_ns is not None:
