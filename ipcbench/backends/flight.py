@@ -214,6 +214,7 @@ class _Inbox:
         options = [(f"grpc.{which}_reconnect_backoff_ms", 1) for which in ("initial", "min", "max")]
         self._client = flight.FlightClient(_location(address), generic_options=options)
         self._has_ended, self._ended = threading.Event(), threading.Event()
+        self._sink: Any = None
         self._stream: Any = None
         self.messages, self.arrival = deque[memoryview](), _Bell()
         self.end_ns: int | None = None
@@ -225,13 +226,16 @@ class _Inbox:
             while not self._has_ended.wait(_RETRY_S):
                 if self._path.exists():
                     with suppress(flight.FlightUnavailableError):  # it does not listen yet
-                        _, self._stream = self._client.do_exchange(self._whose)
+                        self._sink, self._stream = self._client.do_exchange(self._whose)
                         break
             self._take_all()
         except (StopIteration, pyarrow.ArrowException, flight.FlightError, OSError) as error:
             self.cause, self.end_ns = error, now_ns()
             self.arrival.ring()
         finally:
+            with suppress(pyarrow.ArrowException, flight.FlightError, OSError):
+                if self._sink is not None:
+                    self._sink.close()  # or its error is printed when it is freed
             self._ended.set()
 
     def _take_all(self) -> None:

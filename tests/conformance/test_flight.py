@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,6 +68,9 @@ def channel() -> Iterator[Callable[..., Address]]:
     yield make
     for address in made:
         backend.destroy(address)
+        for thread in threading.enumerate():  # a closed writer may still end its streams
+            if thread.name.startswith(address.channel.name):
+                thread.join(60.0)
         assert traces(address.channel.name, [os.getpid()]) == []
 
 
@@ -129,6 +133,20 @@ def test_an_endpoint_left_open_does_not_hold_up_the_end_of_its_process(channel: 
         "backend, address = get_backend('flight')(), Address.from_dict(json.loads(sys.argv[1]))\n"
         "writer, reader = backend.open_writer(address), backend.open_reader(address, 0)\n"
         "writer.write(b'x', 60.0); reader.read(60.0); writer.write(b'y', 60.0)"
+    )
+    command = [sys.executable, "-c", program, json.dumps(channel(4).as_dict())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=True)
+    assert done.stderr == ""
+
+
+def test_a_reader_that_leaves_early_prints_nothing(channel: Callable[..., Address]) -> None:
+    program = (
+        "import json, sys; from ipcbench import Address, get_backend\n"
+        "backend, address = get_backend('flight')(), Address.from_dict(json.loads(sys.argv[1]))\n"
+        "with backend.open_writer(address) as writer:\n"
+        "    with backend.open_reader(address, 0) as reader:\n"
+        "        writer.write(b'x', 60.0); reader.read(60.0)\n"
+        "    for _ in range(9): writer.write(b'y', 60.0)"
     )
     command = [sys.executable, "-c", program, json.dumps(channel(4).as_dict())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60.0, check=True)
