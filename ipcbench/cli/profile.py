@@ -25,6 +25,7 @@ from ipcbench.cli.profile_options import (
 )
 from ipcbench.cli.profile_sweep import sweep
 from ipcbench.cli.profile_traffic import give, replay, synth, take
+from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
     from ipcbench.profile.records import Profile
@@ -149,6 +150,9 @@ def compare(a: str, b: str) -> int:
     from ipcbench.profile.files.tables import comparison_lines
     from ipcbench.profile.summary import summarize
 
+    for paths in (a, b):
+        if not all(map(str.strip, paths.split(","))):
+            raise ConfigError("profiles", paths, "folders of profiles, with commas between them")
     sides = [[summarize(read(path)) for path in paths.split(",")] for paths in (a, b)]
     print_lines(comparison_lines(compared(*sides)))
     return 0

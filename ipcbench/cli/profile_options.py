@@ -134,7 +134,7 @@ def out_folder(out: str | None, name: str, own: Sequence[str] = ("profile.json",
             if any(folder.iterdir()) and not any(any(folder.glob(pattern)) for pattern in own):
                 raise StoreError(f"{folder}: exists already, and its files are of something else; choose another --out")
             if any(folder.iterdir()):
-                tell(f"{folder}: files of the same names are replaced")
+                tell(f"{folder}: files of the same names will be replaced")
         made = [each for each in (folder, *folder.parents) if not each.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         is_writable = os.access(folder, os.W_OK)

@@ -67,23 +67,12 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
     With three runs or more of each, a figure's rounds are its medians in each run; with one, its repetitions.
 
     Raises:
-        ConfigError: one has no times, such as a plan; a side has two runs, one twice, or some of different settings.
+        ConfigError: one has no times, such as a plan, or wrong logits; a side has two runs, one twice, or some of
+            different settings.
     """
-    if not all(each.totals for each in (*first, *second)):
-        raise ConfigError("profile", "a plan or imported calls", "one of a run: others have no times to compare")
-    for side in (first, second):
-        if len({each.profile.steps for each in side}) < len(side):
-            raise ConfigError("profiles", "a run that is named twice", "different runs: one twice is no repetition")
-        if any(_conditions(each) != _conditions(side[0]) for each in side):
-            raise ConfigError("profiles", "runs of different settings on one side", "repetitions of one setting")
+    _require_comparable(first, second)
     a, b = first[0], second[0]
-    counts = len(first), len(second)
-    is_one = counts == (1, 1)
-    if not is_one and min(counts) < MIN_CLAIM_ROUNDS:
-        expected = f"one on each side, or {MIN_CLAIM_ROUNDS} or more on each"
-        raise ConfigError("profiles", f"{counts[0]} and {counts[1]}", expected)
-    if not is_one and {each.profile.steps for each in first} & {each.profile.steps for each in second}:
-        raise ConfigError("profiles", "a run on both sides", "runs of one side that are none of the other's")
+    is_one = len(first) == len(second) == 1
     rows = list(_rows(a, b)) if is_one else list(_repeated([*first], [*second]))
     settings = [_conditions(each) for each in (a, b)]
     names = dict.fromkeys([*settings[0], *settings[1]])
@@ -103,6 +92,27 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
     if waits:
         waits.append("All times of that run hold the wait, and so do the differences below.")
     return Comparison(tuple(_judged(row, len(rows), is_one) for row in rows), differences, tuple(waits), tuple(remarks))
+
+
+def _require_comparable(first: Sequence[Summary], second: Sequence[Summary]) -> None:
+    if not all(each.totals for each in (*first, *second)):
+        raise ConfigError("profile", "a plan or imported calls", "one of a run: others have no times to compare")
+    if wrong := [each for each in (*first, *second) if each.profile.agreement and not each.profile.agreement.holds]:
+        raise ConfigError(
+            "profile", f"one of {wrong[0].setting.model} with WRONG logits", "runs that compute what one process does"
+        )
+    for side in (first, second):
+        if len({each.profile.steps for each in side}) < len(side):
+            raise ConfigError("profiles", "a run that is named twice", "different runs: one twice is no repetition")
+        if any(_conditions(each) != _conditions(side[0]) for each in side):
+            raise ConfigError("profiles", "runs of different settings on one side", "repetitions of one setting")
+    counts = len(first), len(second)
+    is_one = counts == (1, 1)
+    if not is_one and min(counts) < MIN_CLAIM_ROUNDS:
+        expected = f"one on each side, or {MIN_CLAIM_ROUNDS} or more on each"
+        raise ConfigError("profiles", f"{counts[0]} and {counts[1]}", expected)
+    if not is_one and {each.profile.steps for each in first} & {each.profile.steps for each in second}:
+        raise ConfigError("profiles", "a run on both sides", "runs of one side that are none of the other's")
 
 
 def _conditions(summary: Summary) -> dict[str, object]:

@@ -30,10 +30,9 @@ from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir, require_room_for_sockets
 from ipcbench.profile.comm.mesh import create_mesh, destroy_mesh
 from ipcbench.profile.comm.waits import matched
-from ipcbench.profile.model.plan import Plan, find_model
+from ipcbench.profile.model.plan import Plan, find_model, require_ranges
 from ipcbench.profile.records import Agreement, Profile, Setting, Unavailable
 from ipcbench.registry import get_backend
-from ipcbench.spec.checks import require_range
 from ipcbench.util.reference import is_reference
 
 INSTALL: Final = "pip install 'ipcbench[profile]'"
@@ -54,7 +53,6 @@ _ITERATION_S = 3600.0
 """Longest wait for one prompt and its decoding."""
 _BLAME_S = 5.0
 _SHARED = "{} ranks share {} GPU: their kernels take turns, so that nothing follows for ranks with a GPU each."
-_MOST: Final = {"seq": 2**20, "batch": 2**12, "steps": 10**5, "threads": 2**10, "micro_batches": 2**12}
 _PARTS: Final = ("steps", "spans", "operators", "calls", "memory")
 """Fields of a profile that each rank has rows of."""
 
@@ -128,10 +126,7 @@ def resolved(setting: Setting) -> Setting:
         raise ConfigError("--micro-batches", setting.micro_batches, "1 without a pipeline (--parallel ppN)")
     if not (Path(setting.model).is_dir() or ":" in setting.model):  # these may be of another shape
         plan.require(find_model(setting.model), setting)
-    for name, most in _MOST.items():
-        require_range(f"--{name.replace('_', '-')}", getattr(setting, name), 1, most)
-    require_range("--warmup", setting.warmup, 0, _MOST["steps"])
-    require_range("--tokens", setting.tokens, 1 if "decode" in setting.phases else 0, _MOST["seq"])
+    require_ranges(setting)
     if plan.world == 1:
         return replace(setting, transport="none")
     if setting.transport == "none":

@@ -114,10 +114,20 @@ class SlowLayer:
 
 @dataclass(frozen=True, slots=True)
 class HeldUp:
-    """The longest step of a phase, if it took many times the median at its rank."""
+    """A step that took many times the median of its phase.
+
+    Attributes:
+        step: its number.
+        rank: which was held up: all others waited for it. None if no calls say so.
+        seen_at: the rank at which it took the longest.
+        wall_ns: there.
+        median_ns: of that rank's steps of this phase.
+    """
 
     phase: Phase
-    rank: int
+    step: int
+    rank: int | None
+    seen_at: int
     wall_ns: int
     median_ns: float
 
@@ -157,16 +167,28 @@ class Summary:
 
     @property
     def held_up(self) -> list[HeldUp]:
-        """Return the longest step of each phase in which something stopped a rank."""
-        groups: dict[tuple[Phase, int, Source], list[int]] = defaultdict(list)
+        """Return the steps in which something stopped a rank, in their order."""
+        groups: dict[tuple[Phase, int, Source], list[Step]] = defaultdict(list)
         for step in self.profile.steps:
-            groups[step.phase, step.rank, step.source].append(step.wall_ns)
-        found = []
-        for (phase, rank, _), walls in groups.items():
-            middle, longest = median(walls), max(walls)
-            if longest >= min(_HELD_UP_RATIO * middle, max(2 * middle, middle + _HELD_UP_NS)):
-                found.append(HeldUp(phase, rank, longest, middle))
-        return [*{each.phase: each for each in sorted(found, key=lambda each: each.wall_ns)}.values()]
+            groups[step.phase, step.rank, step.source].append(step)
+        longest: dict[int, HeldUp] = {}
+        for steps in groups.values():
+            middle = median(step.wall_ns for step in steps)
+            for step in steps:
+                if step.wall_ns < min(_HELD_UP_RATIO * middle, max(2 * middle, middle + _HELD_UP_NS)):
+                    continue
+                if step.number not in longest or longest[step.number].wall_ns < step.wall_ns:
+                    longest[step.number] = HeldUp(step.phase, step.number, None, step.rank, step.wall_ns, middle)
+        return [replace(held, rank=self._awaited(held)) for _, held in sorted(longest.items())]
+
+    def _awaited(self, held: HeldUp) -> int | None:
+        """Return the one rank that did not wait in the calls of a step for most of what it took too long."""
+        waited = dict.fromkeys(self.profile.ranks, 0)
+        for call in self.profile.calls:
+            if call.step == held.step:
+                waited[call.rank] += call.wait_ns or 0
+        awaited = [rank for rank, ns in waited.items() if ns < (held.wall_ns - held.median_ns) / 2]
+        return awaited[0] if len(awaited) == 1 else None
 
     def communicated_ns(self) -> dict[Span, int]:
         """Return the communication in each span that has any, ns; that in a span within it left out."""

@@ -136,7 +136,7 @@ def replay(
     part = _in_turns(programs, done, budget_s, rounds, say)
     if not any(each.walls_ns for each in done.values()):
         failures = {name: each.failure for name, each in done.items()} | left_out
-        raise TrialError("; ".join(f"{name}: {why}" for name, why in failures.items()) or "no transport was named")
+        raise TrialError("; ".join(f"{name}: {why}" for name, why in failures.items()))
     steps_count, calls_count = len(part[0]), _calls_count(part)
     is_of_whole_steps = calls_count == _calls_count([program[:steps_count] for program in programs])
     return Replayed(

@@ -9,7 +9,7 @@ from typing import Final
 
 from ipcbench.errors import ConfigError
 from ipcbench.models import Model
-from ipcbench.profile.model.plan import Plan
+from ipcbench.profile.model.plan import Plan, require_ranges
 from ipcbench.profile.records import Call, Setting
 
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
@@ -23,10 +23,12 @@ def planned(model: Model, plan: Plan, setting: Setting) -> tuple[Call, ...]:
     """Return the calls of one repetition, the prompt and then each token, of all ranks; step 0 is the first.
 
     Raises:
-        ConfigError: the degrees do not divide the model, the type is unknown, or there are too many calls.
+        ConfigError: the degrees do not divide the model, the type is unknown, a number is out of its range, or there
+            are too many calls.
     """
     if setting.dtype not in ITEM_BYTES:
         raise ConfigError("dtype", setting.dtype, tuple(ITEM_BYTES))
+    require_ranges(setting)
     plan.require(model, setting)
     lengths = [(setting.seq, 0)] if "prefill" in setting.phases else []
     lengths += [(1, setting.seq + n) for n in range(setting.tokens)] if "decode" in setting.phases else []
@@ -36,11 +38,11 @@ def planned(model: Model, plan: Plan, setting: Setting) -> tuple[Call, ...]:
             make = _split if plan.is_split else partial(_divided, plan=plan, rank=rank)
             rows = enumerate(make(model, setting, tokens, before))
             calls += [_call(rank, step, sequence, setting.dtype, *row) for sequence, row in rows]
-        if len(calls) * len(lengths) > _MOST_CALLS * (step + 1):
-            most = _MOST_CALLS * (step + 1) // len(calls)
-            raise ConfigError(
-                "tokens", setting.tokens, f"at most {most:,}, since a plan has up to {_MOST_CALLS:,} calls"
-            )
+            if len(calls) * len(lengths) > _MOST_CALLS * (step + 1):
+                expected = f"at most {_MOST_CALLS:,} in all: fewer tokens, layers, ranks or micro-batches"
+                raise ConfigError(
+                    "plan", f"over {len(calls):,} calls in {step + 1:,} of {len(lengths):,} steps", expected
+                )
     return tuple(calls)
 
 

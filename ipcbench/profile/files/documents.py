@@ -98,6 +98,7 @@ def analysis(summary: Summary, advice: Sequence[Advice], metrics: Mapping[str, A
         "whole": summary.totals,
         "tokens_per_s": summary.tokens_per_s,
         "slow_layers": summary.slow_layers,
+        "held_up": summary.held_up,
         "layer_breakdown": {path: _times_s(times) for path, times in layers.items()},
         "operation_breakdown": {
             kind: {"count": counts[kind], "total_time": ns / 1e9, "avg_time": ns / 1e9 / counts[kind],

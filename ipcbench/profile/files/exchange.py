@@ -320,7 +320,7 @@ def write_calls(profile: Profile, form: str, path: Path) -> list[Path]:
         files = {path: as_json(chrome(profile)) if form == "chrome" else perfetto(profile)}
     for file in files:
         if file.is_symlink() or (file.exists() and not file.is_file()):
-            raise StoreError(f"{file}: is a link, a device or the like, which would be replaced; name a new file")
+            raise StoreError(f"{file}: is a folder, a link, a device or the like; name a new file")
     with nothing_new_if_it_fails(files):
         for file, data in files.items():
             write_bytes(file, data)

@@ -14,6 +14,7 @@ from ipcbench.profile.summary import (
     TRANSFER,
     UNDIVIDED,
     WAIT,
+    HeldUp,
     OperatorTime,
     PhaseSummary,
     Summary,
@@ -28,6 +29,7 @@ from ipcbench.util.units import format_bytes, format_duration_ns
 
 WIDTH = 110
 _MOST_RANKS = 2
+_MOST_HELD_UP = 3
 """Of a phase, beside one another on a screen: those with most and least waiting."""
 _MOST_BLOCKS = 8
 _MOST_ADVICE = 3
@@ -80,6 +82,20 @@ def interval_words(interval: Interval | None, divisor: float = 1.0) -> str:
     return "" if interval is None else f" [{number(interval.low, divisor)}, {number(interval.high, divisor)}]"
 
 
+def _held_up(steps: Sequence[HeldUp]) -> Iterator[str]:
+    """Yield which steps were held up, and by whom."""
+    for held in steps[:_MOST_HELD_UP]:
+        who = f"Rank {held.seen_at}, or another that it waits for," if held.rank is None else f"Rank {held.rank}"
+        yield (
+            f"{who} was held up in step {held.step} ({held.phase}), which took {format_duration_ns(held.wall_ns)} at "
+            f"rank {held.seen_at}, the median {format_duration_ns(held.median_ns)}."
+        )
+    if len(steps) > _MOST_HELD_UP:
+        yield f"So were ranks in {len(steps) - _MOST_HELD_UP:,} more steps."
+    if steps:
+        yield "Medians and the parts of a step do not hold that; sums, means and maxima in the files do."
+
+
 def sentences(summary: Summary) -> Iterator[str]:
     """Yield what the tables do not say, what matters most first: agreement, bubble, stragglers, slow layers, speed, own
     cost, coverage.
@@ -96,12 +112,7 @@ def sentences(summary: Summary) -> Iterator[str]:
             mean, where = format_duration_ns(late.late_ns / late.count), printable(late.path) or "unknown modules"
             times = f"{late.count:,} of {late.of_count:,} times"
             yield f"In {total.phase}, rank {late.rank} entered last {times} in {where}, by {mean} each."
-    for held in summary.held_up:
-        yield (
-            f"A step of {held.phase} took {format_duration_ns(held.wall_ns)} at rank {held.rank}, the median "
-            f"{format_duration_ns(held.median_ns)}: that rank, or another that it waits for, was held up. "
-            "Medians and the parts of a step do not hold it; sums in the files do."
-        )
+    yield from _held_up(summary.held_up)
     for each in summary.slow_layers[:2]:
         yield (
             f"{each.path} takes {format_duration_ns(each.ns)} at rank {each.rank} in {each.phase}, "

@@ -14,6 +14,7 @@ from typing import Final
 from ipcbench.errors import ConfigError
 from ipcbench.models import PRESETS, Model, read_model
 from ipcbench.profile.records import Setting
+from ipcbench.spec.checks import require_range
 
 MOST_RANKS: Final = 64
 
@@ -29,6 +30,17 @@ SMALL_PRESETS: Final[Mapping[str, Model]] = {
 
 _WORDS = re.compile(r"(?:tp([1-9]\d?))?(?:pp([1-9]\d?))?")
 _ALLOWED = "none, tpN, ppN, tpNppM or split, with N and M from 2"
+
+
+_MOST: Final = {"seq": 2**20, "batch": 2**12, "steps": 10**5, "threads": 2**10, "micro_batches": 2**12}
+
+
+def require_ranges(setting: Setting) -> None:
+    """Raise ConfigError if a number of a setting is out of its range."""
+    for name, most in _MOST.items():
+        require_range(f"--{name.replace('_', '-')}", getattr(setting, name), 1, most)
+    require_range("--warmup", setting.warmup, 0, _MOST["steps"])
+    require_range("--tokens", setting.tokens, 1 if "decode" in setting.phases else 0, _MOST["seq"])
 
 
 def find_model(name_or_path: str) -> Model:

@@ -247,8 +247,15 @@ def test_a_step_in_which_a_rank_stood_still_is_named_and_in_no_other_figure() ->
         if call.exit_ns == last and call.rank == 1 else call for call in made.calls
     )  # fmt: skip
     still = summarize(replace(made, steps=steps, calls=calls))
-    assert [(each.phase, each.rank) for each in still.held_up] == [("decode", 1)]
-    assert any(said.startswith("A step of decode took 5.0") for said in sentences(still))
+    (held,) = still.held_up
+    assert (held.phase, held.step, held.rank, held.seen_at) == ("decode", victim.number, None, 1)
+    assert any("another that it waits for" in said and f"step {held.step} (dec" in said for said in sentences(still))
+    waiting = tuple(
+        msgspec.structs.replace(call, wait_ns=(call.wait_ns or 0) + late_ns)
+        if (call.rank, call.step) == (0, victim.number) else call for call in summarize(made).profile.calls
+    )  # fmt: skip
+    (held,) = summarize(replace(made, steps=steps, calls=waiting)).held_up
+    assert held.rank == 1, "rank 0 waited for it"
     assert summarize(made).held_up == []
     slow = tuple(msgspec.structs.replace(step, wall_ns=10**9) for step in made.steps)
     longer = tuple(

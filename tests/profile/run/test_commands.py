@@ -53,7 +53,7 @@ def test_a_plan_of_more_calls_than_memory_holds_is_refused(capsys: pytest.Captur
     options = ("--model", "qwen3-tiny", "--parallel", "tp2", "--tokens", "1000000", "--out", str(tmp_path / "plan"))
     assert main(["profile", "synth", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "at most 125,000" in line
+    assert "at most 2,000,000 in all: fewer tokens" in line
     assert not (tmp_path / "plan").exists()
 
 
@@ -263,3 +263,25 @@ def test_a_sweep_of_divisions_gives_its_cases_after_each_turn() -> None:
     found = sweep_parallel(base, ["tp2"], ["shm"], 1, done=lambda points: given.append([p.status for p in points]))
     assert [each.count("measured") for each in given] == [*range(1, len(found) + 1)]
     assert {status for each in given for status in each} == {"measured", "not measured"}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--seq", -5),
+        ("--seq", 0),
+        ("--seq", 10**13),
+        ("--batch", 0),
+        ("--tokens", -3),
+        ("--tokens", 10**9),
+        ("--steps", 0),
+    ],
+)
+def test_a_plan_of_impossible_numbers_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, value: int
+) -> None:
+    options = ("--parallel", "tp2", option, str(value), "--out", str(tmp_path / "plan"))
+    assert main(["profile", "synth", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert option in line
+    assert not (tmp_path / "plan").exists()
