@@ -6,6 +6,7 @@ python -m tests.docs_blocks
 from __future__ import annotations
 
 import contextlib
+import csv
 import io
 import os
 import re
@@ -18,7 +19,6 @@ from pathlib import Path
 
 from ipcbench.analysis.report.screen import screen
 from ipcbench.analysis.report.tables import tables
-from ipcbench.analysis.summary.cells import CellSummary
 from ipcbench.cli import main
 from ipcbench.cli.explain import glossary
 from ipcbench.render.document import VERSIONS
@@ -53,23 +53,30 @@ def decoding_table() -> str:
 
 
 def transports_table() -> str:
-    """Return a table of all transports, by the runs of the sweep `all` with one reader and with three."""
-    settings = [
-        setting
-        for readers in (1, 3)
-        for setting in tables(load_run(ROOT / "results" / f"transports-{readers}")).summary.settings
-    ]
-    heads = [f"{setting.setting.payload_bytes:,} B × {setting.setting.readers}" for setting in settings]
-    rows = [f"| transport | {' | '.join(heads)} |", f"| :-- {'| --: ' * len(heads)}|"]
-    cells = [{cell.backend: cell for cell in setting.cells} for setting in settings]
-    rows += [f"| `{name}` | {' | '.join(_two_figures(each.get(name)) for each in cells)} |" for name in cells[0]]
-    return "\n".join(rows)
+    """Return a table of all transports, by the figures of the sweep `all` with one reader and with three."""
+    rows = [row for readers in (1, 3) for row in _rows_of(ROOT / "results" / f"all-{readers}.csv")]
+    settings = list(dict.fromkeys((row["readers"], row["payload_bytes"]) for row in rows))
+    names = sorted({row["backend"] for row in rows}, key=_figures(rows, "1", "55039").__getitem__)
+    heads = [f"{int(size):,} B × {readers}" for readers, size in settings]
+    lines = [f"| transport | {' | '.join(heads)} |", f"| :-- {'| --: ' * len(heads)}|"]
+    cells = [{row["backend"]: _two_figures(row) for row in rows if (row["readers"], row["payload_bytes"]) == setting}
+             for setting in settings]  # fmt: skip
+    return "\n".join([*lines, *(f"| `{name}` | {' | '.join(column[name] for column in cells)} |" for name in names)])
 
 
-def _two_figures(cell: CellSummary | None) -> str:
-    if cell is None or cell.latency_p50_ns is None or cell.throughput_per_s is None:
-        return "–"
-    return f"{format_duration_ns(cell.latency_p50_ns.estimate)}, {format_significant(cell.throughput_per_s / 1e3)} k/s"
+def _rows_of(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+
+
+def _figures(rows: list[dict[str, str]], readers: str, size: str) -> dict[str, float]:
+    """Return backend → one-way latency p50, µs."""
+    wanted = (row for row in rows if (row["readers"], row["payload_bytes"]) == (readers, size))
+    return {row["backend"]: float(row["latency_p50_us"]) for row in wanted}
+
+
+def _two_figures(row: dict[str, str]) -> str:
+    rate = format_significant(float(row["throughput_messages_per_s"]) / 1e3)
+    return f"{format_duration_ns(1e3 * float(row['latency_p50_us']))}, {rate} k/s"
 
 
 def one_screen() -> str:
