@@ -225,8 +225,8 @@ def made_runs(folder: Path) -> None:
 
 
 def made_profiles(folder: Path) -> None:
-    """Store profiles: of two ranks; of one, with little memory; a pipeline; with clocks that nobody compared, and a
-    GPU; of one of two ranks; and calls alone.
+    """Store profiles: of two ranks; of one, with little memory; a pipeline; with clocks that nobody compared, a step
+    that was held up, and a GPU; of one of two ranks; and calls alone.
     """
     measured = built(repetitions=4, layers=3, slow=(1, 2, 5_000_000))
     alone = replace(built(ranks=1, repetitions=2), machine={"memory_bytes": 2**20})
@@ -234,7 +234,9 @@ def made_profiles(folder: Path) -> None:
     setting = replace(measured.setting or Setting(model=""), parallel="pp2")
     pipeline = replace(measured, setting=setting, calls=tuple(sent), agreement=Agreement(None))
     on_gpu = Memory(0, 1, None, None, 1, {}, 1, 1, 1)
-    doubtful = replace(measured, clock_error_ns=2**62, memory=(on_gpu,), verified_on="a GPU, torch 2.13.0")
+    held, *others = measured.steps
+    steps = (msgspec.structs.replace(held, wall_ns=held.wall_ns + 10**10), *others)
+    doubtful = replace(measured, steps=steps, clock_error_ns=2**62, memory=(on_gpu,), verified_on="a GPU, torch 2.13.0")
     one = replace(measured, steps=tuple(step for step in measured.steps if not step.rank), remarks=("One rank.",))
     calls = replace(planned_calls(measured), setting=None)
     for name, made in zip(PROFILES, (measured, alone, pipeline, doubtful, one, calls), strict=True):
