@@ -14,7 +14,6 @@ from ipcbench.cli import EXIT_FAILED
 from ipcbench.cli.options import Choice, a_path, duration, progress_options, several, whole
 from ipcbench.cli.output import tell, text_width
 from ipcbench.cli.profile_options import model_options, out_folder, print_lines, read, sayer, setting_of, shape_options
-from ipcbench.errors import ConfigError
 from ipcbench.util.units import format_significant
 
 if TYPE_CHECKING:
@@ -66,8 +65,6 @@ def replay(path: str, transports: str, rounds: int, budget: str, **given: Any) -
 
     whole_number("--rounds", rounds, 1, 10_000)
     names = [name.strip() for name in transports.split(",") if name.strip()]
-    if not names:
-        raise ConfigError("--transports", transports, "names from `ipcbench list`, such as shm,pipe")
     found = replayed(read(path), names, parse_duration_s(budget, "--budget"), rounds, sayer(given))
     print_lines(replay_lines(found))
     return EXIT_FAILED if any(each.failure for each in found.transports.values()) else 0

@@ -122,11 +122,13 @@ def replay(
         say: called with a line after every turn, and for what is left out.
 
     Raises:
-        ConfigError: the profile has no calls, or a transport lives in one process.
+        ConfigError: the profile has no calls, none is named, or a transport lives in one process.
         UnknownBackend: there is no such transport.
         TrialError: all transports failed, or none can run here.
     """
     programs, steps_ns = _programs(profile)
+    if not transports:
+        raise ConfigError("--transports", "", "names from `ipcbench list`, such as shm,pipe")
     found = {name: status(name) for name in dict.fromkeys(transports)}
     for name in found:
         if get_backend(name).capabilities.launcher in {"inline", "fork"}:

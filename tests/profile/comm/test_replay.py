@@ -7,7 +7,7 @@ import pytest
 
 from ipcbench.cli.profile_traffic import replay_lines
 from ipcbench.diagnose.synth import split_calls
-from ipcbench.errors import ConfigError, TrialError
+from ipcbench.errors import ConfigError
 from ipcbench.models import PRESETS
 from ipcbench.profile.comm.replay import (
     OverTransport,
@@ -133,7 +133,7 @@ def test_a_profile_without_calls_and_a_transport_of_one_process_are_refused() ->
         replay(Profile(Setting(model="qwen3-tiny")), ["shm"])
     with pytest.raises(ConfigError, match="between processes"):
         replay(_plan("tp2"), ["null"])
-    with pytest.raises(TrialError, match="no transport"):
+    with pytest.raises(ConfigError, match="names from `ipcbench list`"):
         replay(_plan("tp2"), [])
 
 
