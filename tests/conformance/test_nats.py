@@ -7,12 +7,11 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ipcbench import Address, Reader, Writer, get_backend
+from ipcbench import Address, get_backend
 from ipcbench.backends import nats as nats_backend
 from ipcbench.errors import BackendUnavailable, PeerLost, Unsupported
 from ipcbench.spec import ChannelSpec
@@ -20,10 +19,9 @@ from ipcbench.sync import end_services, start_service
 from ipcbench.sync.directory import channel_directory
 from ipcbench.testing import ConformanceSuite
 from ipcbench.testing.leaks import traces
+from tests.conformance.served import WAIT_S, read_for_ever, server_of, write_for_ever
 
 nats = pytest.importorskip("nats")
-
-WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,28 +34,8 @@ class TestNats(ConformanceSuite):
     backend = "nats"
 
 
-def server_of(address: Address) -> int:
-    """Return the number of the process that is the channel's server."""
-    folder = str(channel_directory(address))
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if folder in path.read_text():
-                return int(path.parent.name)
-    raise AssertionError("there is no server")
-
-
 def url_of(address: Address) -> str:
     return (channel_directory(address) / "url").read_text()
-
-
-def write_for_ever(writer: Writer) -> None:
-    while True:
-        writer.write(b"y", timeout_s=WAIT_S)
-
-
-def read_for_ever(reader: Reader) -> None:
-    while True:
-        reader.read(timeout_s=WAIT_S)
 
 
 @pytest.fixture

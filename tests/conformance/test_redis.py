@@ -6,44 +6,24 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from ipcbench import Address, Reader, Writer, get_backend
+from ipcbench import Address, get_backend
 from ipcbench.backends.redis.wire import URL_VARIABLE
 from ipcbench.errors import BackendUnavailable, PeerLost
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_directory
 from ipcbench.testing import ConformanceSuite
 from ipcbench.testing.leaks import traces
+from tests.conformance.served import read_for_ever, server_of, write_for_ever
 
 redis = pytest.importorskip("redis")
 
 
 class TestRedis(ConformanceSuite):
     backend = "redis"
-
-
-def server_of(address: Address) -> int:
-    """Return the number of the process that is the channel's server."""
-    folder = str(channel_directory(address))
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with suppress(OSError):
-            if folder in path.read_text():
-                return int(path.parent.name)
-    raise AssertionError("there is no server")
-
-
-def write_for_ever(writer: Writer) -> None:
-    while True:
-        writer.write(b"y", timeout_s=60.0)
-
-
-def read_for_ever(reader: Reader) -> None:
-    while True:
-        reader.read(timeout_s=60.0)
 
 
 @pytest.fixture
