@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from ipcbench.cli import main
 from ipcbench.cli.diagnose import _gate, _judged
 from ipcbench.diagnose.diagnosis import Diagnosis, diagnose
 from ipcbench.diagnose.endpoints.process import Unreadable, read_process
+from ipcbench.diagnose.ladder import measure_ladder
 from ipcbench.models import PRESETS
 from ipcbench.replay.clients import read_traffic
 from ipcbench.replay.run import Request
@@ -161,6 +163,41 @@ def prepared(shell: Shell, material: Path) -> Shell:
     return shell
 
 
+@pytest.fixture(scope="module")
+def measured() -> dict[tuple[str, ...], Any]:
+    """What was asked → what was measured for it."""
+    return {}
+
+
+Printed = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def printed(
+    material: Path,
+    measured: dict[tuple[str, ...], Any],
+    process_state: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Printed:
+    """Run the command in this process; return its exit code, its output and what it said. Whoever asks the same, for
+    another format or language, gets the same measurement.
+    """
+    monkeypatch.chdir(material)
+
+    def run(*asked: str, shown: tuple[str, ...] = ()) -> tuple[int, str, str]:
+        def once(measure: Callable[..., Any]) -> Callable[..., Any]:
+            return lambda *given: measured[asked] if asked in measured else measured.setdefault(asked, measure(*given))
+
+        with monkeypatch.context() as patch:
+            patch.setattr("ipcbench.diagnose.diagnosis.diagnose", once(diagnose))
+            patch.setattr("ipcbench.diagnose.ladder.measure_ladder", once(measure_ladder))
+            code = main(["diagnose", *asked, *shown])
+        return code, *capsys.readouterr()
+
+    return run
+
+
 @pytest.fixture
 def server(shell: Shell) -> Iterator[str]:
     """The endpoint of a server that answers each request with its bytes."""
@@ -251,22 +288,18 @@ def test_requests_are_not_sent_or_the_first_failure_is_passed_over(prepared: She
     assert "made" not in failed.stdout
 
 
-@pytest.fixture(scope="module")
-def diagnosed(material: Path) -> dict[str, str]:
-    """Format → the diagnosis of a trace of both sides, beside itself."""
-    found = {}
-    for form in ("text", "markdown", "json"):
-        done = Shell(material)("diagnose", "trace", *QUICK, "--against", "trace", "--format", form)
-        assert done.returncode == 0, done.stderr
-        found[form] = done.stdout
-    return found
+BOTH_SIDES = ("trace", *QUICK, "--against", "trace", "--sample", "good.log")
+ONE_LOG = ("good.log", *QUICK, "--sample", "good.log")
+LADDER = ("--model", "config.json", "--ladder", "--seq", "4", "--rounds", "1", "--quiet")
 
 
-def test_a_format_lacks_parts_of_the_diagnosis(diagnosed: dict[str, str]) -> None:
-    assert "Where the time went" in diagnosed["text"]
-    assert "Time of a call, beside that in trace" in diagnosed["text"]
-    assert "## Time of a call, beside that in trace" in diagnosed["markdown"]
-    data = json.loads(diagnosed["json"])
+def test_a_format_lacks_parts_of_the_diagnosis(printed: Printed) -> None:
+    code, text, said = printed(*BOTH_SIDES)
+    assert (code, said) == (0, "")
+    assert "Where the time went" in text
+    assert "Time of a call, beside that in trace" in text
+    assert "## Time of a call, beside that in trace" in printed(*BOTH_SIDES, shown=("--format", "markdown"))[1]
+    data = json.loads(printed(*BOTH_SIDES, shown=("--format", "json"))[1])
     every = data["attributions"][0]
     parts = [value or 0.0 for name, value in every.items() if name.endswith("_ns") and name != "total_ns"]
     assert sum(parts) == pytest.approx(every["total_ns"])
@@ -275,17 +308,17 @@ def test_a_format_lacks_parts_of_the_diagnosis(diagnosed: dict[str, str]) -> Non
     assert not any(remedy["helps"] for remedy in data["remedies"] if remedy["backend"]), "one round claims nothing"
 
 
-def test_the_csv_has_other_changes_than_the_json(prepared: Shell) -> None:
-    done = prepared("diagnose", "good.log", *QUICK, "--format", "csv", "--sample", "good.log")
-    assert (done.returncode, done.stderr) == (0, "")
-    rows = list(csv.DictReader(done.stdout.splitlines()))
-    assert "transport pipe" in {row["remedy"] for row in rows}
+def test_the_csv_has_other_changes_than_the_json(printed: Printed) -> None:
+    code, text, said = printed(*ONE_LOG, shown=("--format", "csv"))
+    assert (code, said) == (0, "")
+    rows = list(csv.DictReader(text.splitlines()))
+    data = json.loads(printed(*ONE_LOG, shown=("--format", "json"))[1])
+    assert {"transport pipe"} <= {row["remedy"] for row in rows} == {remedy["key"] for remedy in data["remedies"]}
     assert all(float(row["predicted_ns"]) > 0 for row in rows)
 
 
-def test_an_unknown_part_is_zero_in_json(prepared: Shell) -> None:
-    done = prepared("diagnose", "good.log", *QUICK, "--format", "json")
-    every = json.loads(done.stdout)["attributions"][0]
+def test_an_unknown_part_is_zero_in_json(printed: Printed) -> None:
+    every = json.loads(printed(*ONE_LOG, shown=("--format", "json"))[1])["attributions"][0]
     assert [every[f"{part}_ns"] for part in ("server", "queue", "excess")] == [None] * 3
     assert every["unknown_ns"] > 0
 
@@ -336,9 +369,8 @@ def test_what_a_user_prints_spoils_the_json(prepared: Shell, server: str) -> Non
     assert "made\n" in done.stderr
 
 
-def test_damaged_lines_are_left_out_in_silence(prepared: Shell) -> None:
-    done = prepared("diagnose", "hurt.log", *QUICK)
-    assert "1 damaged line or record is left out." in done.stdout
+def test_damaged_lines_are_left_out_in_silence(printed: Printed) -> None:
+    assert "1 damaged line or record is left out." in printed("hurt.log", *QUICK)[1]
 
 
 def english(text: str) -> list[str]:
@@ -347,24 +379,16 @@ def english(text: str) -> list[str]:
     return re.findall(r"(?:\b[A-Za-z']+ ){3}[A-Za-z']+", plain)
 
 
-LADDER = ("--model", "config.json", "--ladder", "--seq", "4", "--rounds", "1", "--quiet")
-
-
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("trace", *QUICK, "--against", "trace", "--sample", "good.log"),
-        pytest.param(("good.log", *QUICK, "--sample", "good.log"), marks=pytest.mark.soak),
-        pytest.param(("planned", *QUICK), marks=pytest.mark.soak),
-        LADDER,
-    ],
+    "asked",
+    [BOTH_SIDES, ONE_LOG, pytest.param(("planned", *QUICK), marks=pytest.mark.soak), LADDER],
     ids=["both sides", "log", "planned", "ladder"],
 )
-def test_english_is_left_in_chinese(prepared: Shell, arguments: tuple[str, ...]) -> None:
-    done = prepared("diagnose", *arguments, "--lang", "zh")
-    assert done.returncode == 0, done.stderr
-    assert "诊断" in done.stdout or "阶梯" in done.stdout
-    assert english(done.stdout) == []
+def test_english_is_left_in_chinese(printed: Printed, asked: tuple[str, ...]) -> None:
+    code, text, said = printed(*asked, shown=("--lang", "zh"))
+    assert (code, said) == (0, "")
+    assert "诊断" in text or "阶梯" in text
+    assert english(text) == []
     assert english("It is no remedy at all") != []
 
 
@@ -388,14 +412,14 @@ def test_the_calls_of_a_known_model_are_others(shell: Shell) -> None:
     assert report.returncode == 0, report.stderr
 
 
-@pytest.mark.parametrize("form", ["text", pytest.param("markdown", marks=pytest.mark.soak), "csv"])
-def test_the_ladder_lacks_stages_in_a_format(prepared: Shell, form: str) -> None:
-    done = prepared("diagnose", *LADDER, "--format", form)
-    assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("form", ["text", "markdown", "csv"])
+def test_the_ladder_lacks_stages_in_a_format(printed: Printed, form: str) -> None:
+    code, text, said = printed(*LADDER, shown=("--format", form))
+    assert (code, said) == (0, "")
     for stage in ("msgpack over zmq tcp, float32", "raw multipart over zmq ipc", "in place, fused, two streams"):
-        assert stage in done.stdout
+        assert stage in text
     if form == "csv":
-        assert len(list(csv.DictReader(done.stdout.splitlines()))) == 9
+        assert len(list(csv.DictReader(text.splitlines()))) == 9
 
 
 @pytest.mark.parametrize(

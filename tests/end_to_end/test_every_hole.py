@@ -93,11 +93,11 @@ def read(tmp_path: Path, reference: Run) -> Callable[[Lines], None]:
     return check
 
 
-@pytest.mark.parametrize("count", one_in(150, range(len(LINES) + 1)))
+@pytest.mark.parametrize("count", one_in(300, range(len(LINES) + 1)))
 def test_a_run_that_ended_after_so_many_trials(count: int, read: Callable[[Lines], None]) -> None:
     read(LINES[:count])
 
 
-@pytest.mark.parametrize("hole", one_in(50, holes(), lambda hole: "-".join(map(str, hole.values()))))
+@pytest.mark.parametrize("hole", one_in(100, holes(), lambda hole: "-".join(map(str, hole.values()))))
 def test_a_run_that_lacks(hole: dict[str, Any], read: Callable[[Lines], None]) -> None:
     read(without(**hole))

@@ -29,6 +29,7 @@ from ipcbench.cli import main
 from ipcbench.diagnose import stepwise, synth
 from ipcbench.diagnose.endpoints import link, verdict
 from ipcbench.diagnose.endpoints.health import Level
+from ipcbench.diagnose.ladder import measure
 from ipcbench.profile.records import Agreement, Memory, Setting, write_profile
 from ipcbench.render.document import VERSIONS
 from ipcbench.results.model import TrialResult
@@ -127,7 +128,7 @@ COMMANDS = {
         "replay planned --backends pipe --rounds 1 --quiet --format json",
     ],
     "diagnosis": [
-        "diagnose trace --backends shm,pipe --sample v1.log --against longer --quiet --format json",
+        "diagnose trace --backends shm,pipe --rounds 3 --sample v1.log --against longer --quiet --format json",
         "diagnose v1.log --backends pipe --rounds 1 --quiet --format json",
         "diagnose planned --backends pipe --rounds 1 --quiet --format json",
     ],
@@ -323,6 +324,7 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory, finished_run: Path) -> It
         patch.setitem(registry._BUILT_IN, "gone", "no_such_module:Thing")
         patch.setitem(sys.modules, "lz4", None)
         patch.setattr("ipcbench.profile.files.PLOTS", {})
+        patch.setattr(measure, "STAGES", (measure.STAGES[0], measure.STAGES[4]))  # each takes a second a round
         yield folder
 
 

@@ -115,7 +115,7 @@ def test_a_run_ends_by_itself_whoever_is_killed(seed: int, runs: PrivateRuns) ->
 
 
 @pytest.mark.parametrize("by", SIGNALS, ids=lambda by: by.name)
-@pytest.mark.parametrize("seed", one_in(25, range(100)))
+@pytest.mark.parametrize("seed", one_in(50, range(100)))
 def test_a_run_that_is_told_to_end_leaves_nothing(seed: int, by: signal.Signals, runs: PrivateRuns) -> None:
     source = random.Random(f"{by} {seed}")
     modes = source.choice(MODES)

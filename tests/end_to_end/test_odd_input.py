@@ -25,7 +25,7 @@ from tests.unit.builders import CELLS, make_run
 
 pytestmark = [pytest.mark.usefixtures("process_state"), pytest.mark.timeout(100)]
 
-BATCH = 50
+BATCH = 25
 """So many numbers are one test."""
 FIRSTS = range(0, 2000, BATCH)
 LIMIT_S = 10
@@ -97,7 +97,7 @@ def said_by(line: list[str], capfd: pytest.CaptureFixture[str]) -> tuple[int, st
     return code, capfd.readouterr().err
 
 
-@pytest.mark.parametrize("first", one_in(10, FIRSTS))
+@pytest.mark.parametrize("first", one_in(20, FIRSTS))
 def test_odd_command_lines_are_answered_or_refused_in_a_line(
     first: int, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,7 +154,7 @@ def readings(path: str) -> Iterator[list[str]]:
     yield from (["export", path, "--to", name] for name in EXPORTERS)
 
 
-@pytest.mark.parametrize("first", one_in(40, FIRSTS))
+@pytest.mark.parametrize("first", one_in(80, FIRSTS))
 def test_a_damaged_run_is_read_or_refused_in_a_line(
     first: int, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,7 +185,7 @@ rate_per_s = 100.0
 """
 
 
-@pytest.mark.parametrize("first", one_in(10, FIRSTS))
+@pytest.mark.parametrize("first", one_in(20, FIRSTS))
 def test_a_damaged_sweep_file_is_read_or_refused_in_a_line(
     first: int, folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
