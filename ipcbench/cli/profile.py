@@ -133,8 +133,8 @@ def report(path: str, full: bool, form: str, imports: tuple[str, ...], out: str 
     """
     import_all(imports)
     made = read(path)
-    where = Path(path)
-    return _show(made, out_folder(out, "") if out else where if where.is_dir() else where.parent, form, full=full)
+    own = Path(path) if Path(path).is_dir() else Path(path).parent
+    return _show(made, own if out is None else out_folder(out, ""), form, full=full)
 
 
 @command.command("compare", short_help="Compare two profiles, figure by figure.")

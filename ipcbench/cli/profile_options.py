@@ -124,8 +124,11 @@ def out_folder(out: str | None, name: str, own: Sequence[str] = ("profile.json",
         own: patterns of files that show a folder to be ours, whose files may be replaced.
 
     Raises:
+        ConfigError: it has no name.
         StoreError: it has files but none of these, or cannot be made or written.
     """
+    if out is not None and not out.strip():
+        raise ConfigError("--out", out, "the path of a folder")
     folder = Path(out or RESULTS_ROOT / name)
     if os.environ.get("RANK", "0") != "0":  # torchrun's first rank writes
         return folder

@@ -84,16 +84,19 @@ def _waiting(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]
     threshold = f"a rank waits at least {percent(WAIT_RATIO)} of a step{'' if is_pipeline else ' more than another'}"
     for phase in summary.by_phase:
         most, least = (choose(phase, key=lambda each: each.share(WAIT)) for choose in (max, min))
+        gain = most.share(WAIT)
         if most.share(WAIT) - (0.0 if is_pipeline else least.share(WAIT)) < WAIT_RATIO:
             continue
         slow = [each for each in summary.slow_layers if each.phase == most.phase]
         action = f"Give rank {least.rank} less to do, or find out why it is late: the others wait for it."
         if is_pipeline and not slow:
             action = "Keep the pipeline full: more micro-batches (--micro-batches), or several requests at a time."
+            busiest = max(each.wall.value - each.ns(WAIT) for each in phase)
+            gain = max(0.0, 1 - busiest / max(each.wall.value for each in phase))  # a stage cannot be quicker than full
         evidence = f"Rank {most.rank} waits {_part(most, most.ns(WAIT))}, rank {least.rank} {_ms(least.ns(WAIT))}."
         for each in slow[:2]:
             evidence += f" {each.path} takes {_ms(each.ns)} at rank {each.rank}, {_ms(each.others_ns)} at the others."
-        yield Advice("waiting", action, evidence, most.share(WAIT), threshold, most.phase)
+        yield Advice("waiting", action, evidence, gain, threshold, most.phase)
 
 
 def _transfer(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:
@@ -127,24 +130,24 @@ def _host_ns(each: PhaseSummary) -> float:
 
 def _largest(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"one part is at least {percent(BUCKET_RATIO)} of a step"
-    for each in summary.phases:
-        own = [part for part in each.buckets if part.name not in {*COMMUNICATION, HOST}]
-        part = max(own, key=lambda part: part.ns, default=None)
-        if part is not None and part.share_ratio >= BUCKET_RATIO:
-            action = f"Look at {part.name} first: no other part of the computation can save as much."
-            evidence = f"It takes {_part(each, part.ns)} at rank {each.rank}."
-            yield Advice("largest part", action, evidence, None, threshold, each.phase)
+    own = [(each, part) for each in summary.phases for part in each.buckets if part.name not in {*COMMUNICATION, HOST}]
+    each, part = max(own, key=lambda pair: pair[1].share_ratio, default=(None, None))
+    if each and part and part.share_ratio >= BUCKET_RATIO:
+        action = f"Look at {part.name} first: no other part of the computation can save as much."
+        evidence = f"It takes {_part(each, part.ns)} at rank {each.rank}."
+        yield Advice("largest part", action, evidence, None, threshold, each.phase)
 
 
 def _layer(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"a layer takes at least {LAYER_RATIO} times the median one, and clearly more"
-    for each in summary.phases:
-        layers = sorted(each.layers, key=lambda part: part.figure.value)
+    for ranks in summary.by_phase:  # together: a stage of a pipeline may have only one
+        layers = sorted(((each, part) for each in ranks for part in each.layers), key=lambda pair: pair[1].figure.value)
         if len(layers) < 3:
             continue
-        slowest, middle = layers[-1].figure, layers[len(layers) // 2].figure
+        each, part = layers[-1]
+        slowest, middle = part.figure, layers[len(layers) // 2][1].figure
         if slowest.value >= LAYER_RATIO * middle.value and slowest.is_slower(middle, among=len(layers)):
-            action = f"Find out what is different about {layers[-1].name} at rank {each.rank}."
+            action = f"Find out what is different about {part.name} at rank {each.rank}."
             evidence = f"Without communication it takes {_part(each, slowest.value)}, a median one {_ms(middle.value)}."
             gain = (slowest.value - middle.value) / each.wall.value
             yield Advice("slowest layer", action, evidence, gain, threshold, each.phase)

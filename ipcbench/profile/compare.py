@@ -82,9 +82,6 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
         if settings[0].get(name) != settings[1].get(name)
     )
     remarks = [ONE_RUN, MEDIANS] if is_one else [MEDIANS]
-    if differences:
-        words = "; ".join(f"{name}: {x}, {y}" for name, x, y in differences)
-        remarks.insert(0, f"They differ in more than time ({words}), which may be the reason of any difference.")
     if a.profile.ranks != b.profile.ranks:
         remarks.append("They have different ranks: parts and layers of one rank hold different shares of the model.")
     waits = [f"{name}: {said}" for name, side in (("a", first), ("b", second))

@@ -143,9 +143,11 @@ def resolved(setting: Setting) -> Setting:
 
 def _of_own_model(setting: Setting) -> Setting:
     """Return the setting of a model of the user's, which is called as it is: it has one phase."""
-    if setting.is_fused or setting.attention != "sdpa":
-        raise ConfigError("model", setting.model, "without --fused and --attn: it is called as it is")
-    return replace(setting, phases=("prefill",)) if "prefill" in setting.phases else setting
+    allowed = setting.parallel == "none" and "prefill" in setting.phases
+    if setting.is_fused or setting.attention != "sdpa" or not allowed:
+        without = "without --parallel, --phase decode alone, --fused and --attn: it is called as it is"
+        raise ConfigError("model", setting.model, without)
+    return replace(setting, phases=("prefill",))
 
 
 def _no_nccl() -> str:

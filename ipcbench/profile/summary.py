@@ -165,7 +165,7 @@ class Summary:
         """Return what was asked for; of imported calls, which have no steps, only defaults."""
         return self.profile.setting or Setting(model="")
 
-    @property
+    @cached_property
     def held_up(self) -> list[HeldUp]:
         """Return the steps in which something stopped a rank, in their order."""
         groups: dict[tuple[Phase, int, Source], list[Step]] = defaultdict(list)
@@ -201,10 +201,13 @@ class Summary:
         return found
 
     def core_wait(self) -> tuple[int, float] | None:
-        """Return the rank that waited the most for a core, and its share of the steps; None if nothing says so."""
+        """Return the rank that waited the most for a core, and its share of the steps that nothing else held up; None
+        if nothing says so.
+        """
         waits: dict[int, list[int]] = {}
+        held_up = {each.step for each in self.held_up}
         for step in self.profile.steps:
-            if step.core_wait_ns is not None:
+            if step.core_wait_ns is not None and step.number not in held_up:
                 rank = waits.setdefault(step.rank, [0, 0])
                 rank[:] = rank[0] + step.core_wait_ns, rank[1] + step.wall_ns
         shares = ((rank, waited / wall) for rank, (waited, wall) in waits.items() if wall)

@@ -53,7 +53,7 @@ class Straggler:
         count: how often it was the last.
         of_count: of how many operations there.
         ranks_count: of each.
-        late_ns: sum of how much later than all others.
+        late_ns: median of how much later than all others.
     """
 
     rank: int
@@ -80,7 +80,8 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Bubble:
-    """The share of the ranks' time in which they were idle for another stage, and what the formula gives.
+    """The share of the ranks' time in which they were idle for another stage, the median of the steps, and what the
+    formula gives.
 
     A rank's time is that from the first rank's start of a step to the last one's end; what it takes to begin and what
     is left after its own end is idle too.
@@ -186,10 +187,10 @@ def _stragglers(calls: Sequence[Call]) -> list[Straggler]:
             late[last.rank, last.path, len(members)].append(_enter(last) - _enter(before))
             counts[last.path, len(members)] += 1
     found = [
-        Straggler(rank, path, len(each), float(sum(each)), counts[path, size], size)
+        Straggler(rank, path, len(each), float(median(each)), counts[path, size], size)
         for (rank, path, size), each in late.items()
     ]
-    return sorted(found, key=lambda each: -each.late_ns)
+    return sorted(found, key=lambda each: -each.count * each.late_ns)
 
 
 def bubble(calls: Sequence[Call], steps: Sequence[Step], stages: int, micro_batches: int) -> Bubble | None:
@@ -201,17 +202,24 @@ def bubble(calls: Sequence[Call], steps: Sequence[Step], stages: int, micro_batc
         stages: p.
         micro_batches: m.
     """
-    waits = [call.wait_ns for call in calls if call.op in {"send", "recv"}]
+    waits_ns: dict[int, int] = defaultdict(int)
+    for call in calls:
+        if call.op in {"send", "recv"}:
+            if call.wait_ns is None:
+                return None
+            waits_ns[call.step] += call.wait_ns
     recorded = {(call.rank, call.step) for call in calls}
     groups: dict[int, list[Step]] = defaultdict(list)
     for step in steps:
         if (step.rank, step.number) in recorded:
             groups[step.number].append(step)
-    if not groups or not waits or None in waits:
+    if not groups or not waits_ns:
         return None
-    whole_ns = sum(len(group) * extent_ns(group) for group in groups.values())
-    busy_ns = sum(step.wall_ns for group in groups.values() for step in group) - sum(wait or 0 for wait in waits)
-    return Bubble(1 - busy_ns / whole_ns, (stages - 1) / (micro_batches + stages - 1))
+    idle = [
+        1 - (sum(step.wall_ns for step in group) - waits_ns[number]) / (len(group) * extent_ns(group))
+        for number, group in groups.items()
+    ]
+    return Bubble(median(idle), (stages - 1) / (micro_batches + stages - 1))
 
 
 def extent_ns(steps: Sequence[Step]) -> int:

@@ -29,8 +29,8 @@ from ipcbench.util.units import format_bytes, format_duration_ns
 
 WIDTH = 110
 _MOST_RANKS = 2
-_MOST_HELD_UP = 3
 """Of a phase, beside one another on a screen: those with most and least waiting."""
+_MOST_HELD_UP = 2
 _MOST_BLOCKS = 8
 _MOST_ADVICE = 3
 _SCREEN_LINES = 30
@@ -82,18 +82,20 @@ def interval_words(interval: Interval | None, divisor: float = 1.0) -> str:
     return "" if interval is None else f" [{number(interval.low, divisor)}, {number(interval.high, divisor)}]"
 
 
-def _held_up(steps: Sequence[HeldUp]) -> Iterator[str]:
-    """Yield which steps were held up, and by whom."""
+def _held_up(steps: Sequence[HeldUp]) -> str:
+    """Return which steps were held up, and by whom, in one piece, so that a screen has all of it; empty for none."""
+    said = []
     for held in steps[:_MOST_HELD_UP]:
         who = f"Rank {held.seen_at}, or another that it waits for," if held.rank is None else f"Rank {held.rank}"
-        yield (
+        said.append(
             f"{who} was held up in step {held.step} ({held.phase}), which took {format_duration_ns(held.wall_ns)} at "
             f"rank {held.seen_at}, the median {format_duration_ns(held.median_ns)}."
         )
     if len(steps) > _MOST_HELD_UP:
-        yield f"So were ranks in {len(steps) - _MOST_HELD_UP:,} more steps."
+        said.append(f"So were ranks in {len(steps) - _MOST_HELD_UP:,} more steps.")
     if steps:
-        yield "Medians and the parts of a step do not hold that; sums, means and maxima in the files do."
+        said.append("Medians and the parts of a step do not hold that; sums, means and maxima in the files do.")
+    return " ".join(said)
 
 
 def sentences(summary: Summary) -> Iterator[str]:
@@ -103,16 +105,17 @@ def sentences(summary: Summary) -> Iterator[str]:
     profile = summary.profile
     if profile.agreement and profile.agreement.holds:  # else the verdict says so
         yield f"{profile.agreement.words}."
+    if held_up := _held_up(summary.held_up):
+        yield held_up
     for total in summary.totals:
         if total.bubble:
             measured, formula = percent(total.bubble.measured_ratio), percent(total.bubble.formula_ratio)
             yield f"The pipeline's bubble in {total.phase} is {measured}; {formula} by (p − 1) / (m + p − 1)."
         often = [each for each in total.totals.stragglers if each.is_often] if total.totals else []
         for late in often[:1]:
-            mean, where = format_duration_ns(late.late_ns / late.count), printable(late.path) or "unknown modules"
+            by, where = format_duration_ns(late.late_ns), printable(late.path) or "unknown modules"
             times = f"{late.count:,} of {late.of_count:,} times"
-            yield f"In {total.phase}, rank {late.rank} entered last {times} in {where}, by {mean} each."
-    yield from _held_up(summary.held_up)
+            yield f"In {total.phase}, rank {late.rank} entered last {times} in {where}, by {by} (median)."
     for each in summary.slow_layers[:2]:
         yield (
             f"{each.path} takes {format_duration_ns(each.ns)} at rank {each.rank} in {each.phase}, "
@@ -134,6 +137,8 @@ def cost_words(cost: Overhead) -> str:
         return "not known; it takes 3 repetitions with spans and 3 without"
     ends = (cost.ratio.estimate, cost.ratio.low, cost.ratio.high)
     text = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*(100 * end for end in ends))
+    if cost.ratio.high < 0.0:
+        return f"not resolvable here ({text}: spans save no time, the machine changed)"
     return f"{text} of the time" if cost.is_resolved else f"not resolvable here ({text})"
 
 
@@ -318,6 +323,9 @@ def comparison_lines(comparison: Comparison, most_rows: int = 30) -> list[str]:
     if within := len(different) - sum(different):
         said += f" {within} more differ within these runs, which may be how one run differs from the next."
     rest = [f"{len(rows) - most_rows} more rows are not shown."] if len(rows) > most_rows else []
+    if comparison.differences:
+        unlike = "; ".join(f"{name}: {printable(str(a))}, {printable(str(b))}" for name, a, b in comparison.differences)
+        said = f"They differ in more than time ({unlike}), which may be the reason of any difference. {said}"
     return [*paragraphs([said], WIDTH), "", *aligned(table), *rest, *paragraphs(comparison.remarks, WIDTH)]
 
 

@@ -9,9 +9,15 @@ from ipcbench.profile.records import Call, Step
 
 
 def _call(
-    rank: int, sequence: int, op: str, enter: int | None, leave: int | None, ranks: tuple[int, ...] = (0, 1)
+    rank: int,
+    sequence: int,
+    op: str,
+    enter: int | None,
+    leave: int | None,
+    ranks: tuple[int, ...] = (0, 1),
+    step: int = 0,
 ) -> Call:
-    return Call(rank, 0, sequence, op, ranks, 4000, "float32", f"layers.{sequence}", enter, leave)
+    return Call(rank, step, sequence, op, ranks, 4000, "float32", f"layers.{sequence}", enter, leave)
 
 
 def test_the_first_waits_until_the_last_has_entered() -> None:
@@ -25,6 +31,33 @@ def test_the_first_waits_until_the_last_has_entered() -> None:
     assert (late.rank, late.path, late.count, late.of_count, late.late_ns) == (1, "layers.0", 1, 1, 200.0)
     assert not late.is_often
     assert Straggler(1, "layers.0", 10, 1.0, 10, 2).is_often
+
+
+def test_one_long_stop_moves_neither_lateness_nor_bubble() -> None:
+    """A sum of lateness had 25 ms of a stop of 5 s in each of 200 operations; a bubble of 33 % was 42 %."""
+    second = 10**9
+    starts = [number * 10 * second for number in range(9)]
+    late = [*[80] * 8, 5 * second]
+    reduced = [
+        _call(rank, 0, "all_reduce", start + rank * by, start + by + 100, step=number)
+        for number, (start, by) in enumerate(zip(starts, late, strict=True))
+        for rank in (0, 1)
+    ]
+    (straggler,) = totals(matched(reduced)).stragglers
+    assert (straggler.rank, straggler.count, straggler.late_ns) == (1, 9, 80.0)
+    sent = [
+        _call(rank, 0, ("send", "recv")[rank], start + (600 + by if rank == 0 else 0), start + 700 + by, step=number)
+        for number, (start, by) in enumerate(zip(starts, late, strict=True))
+        for rank in (0, 1)
+    ]
+    steps = [
+        Step(rank, number, "decode", 1, "spans", start, 1000 + by)
+        for number, (start, by) in enumerate(zip(starts, late, strict=True))
+        for rank in (0, 1)
+    ]
+    found = bubble(matched(sent), steps, stages=2, micro_batches=1)
+    assert found is not None
+    assert found.measured_ratio == pytest.approx(680 / 2160)
 
 
 def test_bus_bandwidth_counts_as_nccl_does() -> None:

@@ -11,9 +11,10 @@ import pytest
 from ipcbench.errors import ConfigError
 from ipcbench.profile.advice import BUSY, advise
 from ipcbench.profile.compare import MEDIANS, compare
-from ipcbench.profile.files.tables import comparison_lines, module_table, screen, sentences, verdict
+from ipcbench.profile.files.tables import comparison_lines, cost_words, module_table, screen, sentences, verdict
 from ipcbench.profile.records import Agreement, Memory, Profile, Setting, SweepPoint
 from ipcbench.profile.summary import HOST, TRANSFER, UNDIVIDED, WAIT, Part, PhaseSummary, Summary, summarize
+from ipcbench.profile.timing.overhead import Overhead
 from ipcbench.stats.estimates import Interval
 from ipcbench.stats.figures import figure_of
 from tests.profile.built import HOST_NS, LAYER_NS, TRANSFER_NS, built, without_times
@@ -134,6 +135,42 @@ def test_a_busy_machine_is_said_before_all_that_it_may_have_caused() -> None:
     said = " ".join(" ".join(comparison_lines(compare([summarize(made)], [summary]))).split())
     assert said.startswith(f"b: {first.evidence} All times of that run hold the wait")
     assert summarize(made).core_wait() is None
+    stopped = next(step for step in waited if (step.rank, step.source) == (1, "spans"))
+    longer = tuple(msgspec.structs.replace(s, wall_ns=s.wall_ns + 5 * 10**9) if s is stopped else s for s in waited)
+    assert summarize(replace(made, steps=longer)).core_wait() == (1, pytest.approx(0.1, rel=0.01))
+
+
+def test_a_slow_layer_of_a_pipeline_is_named_before_the_waiting_that_it_causes() -> None:
+    """A stage of two layers was compared with nothing, and to fill the pipeline was to save all that a rank waits."""
+    made = built(layers=2, slow=(0, 1, 30 * MS))
+    places = {"layers.0": "layers.2", "layers.1": "layers.3"}
+    spans, calls = (
+        tuple(
+            msgspec.structs.replace(each, path=places[each.path[:8]] + each.path[8:])
+            if each.rank == 1 and each.path[:8] in places else each for each in kept
+        ) for kept in (made.spans, made.calls)
+    )  # fmt: skip
+    setting = replace(made.setting or Setting(model=""), parallel="pp2")
+    summary = summarize(replace(made, setting=setting, spans=spans, calls=calls))
+    assert summary.slow_layers == ()
+    layer, waiting = (each for each in advise(summary) if each.rule in {"slowest layer", "waiting"})
+    assert "layers.1 at rank 0" in layer.action
+    assert "Keep the pipeline full" in waiting.action
+    busy = max(each.wall.value - each.ns(WAIT) for each in summary.phases if each.phase == waiting.phase)
+    whole = max(each.wall.value for each in summary.phases if each.phase == waiting.phase)
+    assert waiting.gain_ratio == pytest.approx(1 - busy / whole)
+    assert waiting.gain_ratio < 0.1 < max(each.share(WAIT) for each in summary.phases)
+
+
+def test_the_largest_part_is_that_of_all_phases() -> None:
+    made = built(slow=(1, 2, 5 * MS))
+    (largest,) = (each for each in advise(summarize(made)) if each.rule == "largest part")
+    assert largest.phase == "decode", "5 of 9 ms there, of a prompt 5 of 22"
+
+
+def test_spans_save_no_time() -> None:
+    assert "spans save no time" in cost_words(Overhead(Interval(-0.53, -0.37, -0.01), 10))
+    assert cost_words(Overhead(Interval(0.01, 0.02, 0.03), 10)).endswith("of the time")
 
 
 def test_memory_that_a_layer_takes_outside_of_its_modules_is_shown() -> None:
@@ -328,9 +365,10 @@ def test_a_comparison_says_which_settings_differ() -> None:
     a, b = summarize(built()), summarize(built(ranks=1))
     comparison = compare([a], [b])
     assert ("parallel", "tp2", "none") in comparison.differences
-    assert "parallel: tp2, none" in comparison.remarks[0]
-    lines = comparison_lines(comparison)
-    assert "differ clearly" in lines[0]
+    said = " ".join(comparison_lines(comparison))
+    assert said.startswith("They differ in more than time (parallel: tp2, none; ")
+    assert "differ clearly" in said
+    assert " ".join(comparison_lines(compare([a], [a]))).startswith("0 of ")
 
 
 def test_the_screen_has_thirty_lines_of_110_columns_at_most() -> None:

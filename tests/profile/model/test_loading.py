@@ -14,6 +14,7 @@ from ipcbench.errors import ConfigError  # noqa: E402
 from ipcbench.profile.model.loading import device_of, load, prompt  # noqa: E402
 from ipcbench.profile.model.parallel import Runner, require_memory  # noqa: E402
 from ipcbench.profile.records import Setting  # noqa: E402
+from ipcbench.profile.run import resolved  # noqa: E402
 
 _OWN = """
 import torch
@@ -60,12 +61,9 @@ def test_a_model_that_is_not_there_is_told(model: str, words: str, own: str) -> 
 
 
 def test_a_factory_is_not_divided_and_does_not_decode(own: str) -> None:
-    for setting in (
-        Setting(model=f"{own}:small", phases=("prefill",), parallel="tp2"),
-        Setting(model=f"{own}:small"),
-    ):
-        with pytest.raises(ConfigError, match="not with --phase decode"):
-            load(setting)
+    for setting in (Setting(model=f"{own}:small", parallel="tp2"), Setting(model=f"{own}:small", phases=("decode",))):
+        with pytest.raises(ConfigError, match="without --parallel, --phase decode alone"):
+            resolved(setting)
 
 
 def test_a_config_gives_the_shapes(tmp_path: Path) -> None:

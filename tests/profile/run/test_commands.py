@@ -68,8 +68,8 @@ def test_a_plan_of_more_calls_than_memory_holds_is_refused(capsys: pytest.Captur
         (("--seq", "0"), "--seq"),
         (("--model", "qwen3-tny"), "qwen3-tiny"),
         (("--parallel", "tp2", "--batch", "2", "--micro-batches", "2"), "1 without a pipeline"),
-        (("--model", "own:model", "--fused"), "without --fused"),
-        (("--model", "own:model", "--attn", "eager"), "without --fused and --attn"),
+        (("--model", "own:model", "--fused"), "without --parallel, --phase decode alone, --fused"),
+        (("--model", "own:model", "--attn", "eager"), "--fused and --attn"),
     ],
 )
 def test_bad_input_gets_one_line(
@@ -100,14 +100,14 @@ def test_what_has_no_size_is_named_without_one() -> None:
 @pytest.mark.parametrize("command", [("run",), ("sweep", "bandwidth")])
 @pytest.mark.parametrize(("place", "words"), [
     ("mine", "something else"), ("mine/file", "Not a directory"), ("mine/file/below", "Not a directory"),
-    ("/proc/none", "/proc/none"),
+    ("/proc/none", "/proc/none"), ("", "--out: '' is not valid"),
 ])  # fmt: skip
 def test_a_folder_that_cannot_be_written_is_refused_at_once(
     command: tuple[str, ...], place: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("mine")
-    assert main(["profile", *command, "--out", str(tmp_path / place)]) == 2
+    assert main(["profile", *command, "--out", str(tmp_path / place) if place else ""]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words in line
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["file"]
