@@ -188,7 +188,7 @@ class Zenoh(CarriedBackend):
     @classmethod
     def probe(cls) -> None:
         if absence is not None:
-            raise unavailable(cls.name, absence, "eclipse-zenoh", "pip install 'ipcbench[zenoh]'") from absence
+            raise unavailable(cls.name, absence, "zenoh", "pip install 'ipcbench[zenoh]'") from absence
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         require_socket_path(_place(address))

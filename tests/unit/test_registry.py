@@ -146,3 +146,26 @@ def test_threads_can_ask_for_their_first_backends_together() -> None:
     """A defect: they import parts of one package in different orders, and see modules that are not complete."""
     for _ in range(5):
         subprocess.run([sys.executable, "-c", _TOGETHER], check=True, timeout=60)
+
+
+LIBRARIES = ("grpc", "hiredis", "iceoryx2", "mpi4py", "nats", "pyarrow", "pynng", "redis", "zenoh")
+"""What the transports of optional extras import."""
+
+
+def test_a_library_that_is_not_installed_is_named_with_the_command_that_brings_it() -> None:
+    """Without zenoh, `ipcbench list` ended in a traceback: the package was looked for under another name."""
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({LIBRARIES!r}))\n"
+        "from ipcbench import registry\n"
+        "for name in registry.names():\n"
+        "    found = registry.status(name)\n"
+        "    print(name, '|', found.reason, '|', found.hint)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=100)
+    rows = [[part.strip() for part in line.split("|")] for line in done.stdout.splitlines()]
+    missing = {name: (reason, hint) for name, reason, hint in rows if reason}
+    assert {name for name, *_ in rows} - missing.keys() >= {"shm", "lmdb", "pipe", "tcp", "zmq", "mp-queue", "null"}
+    assert missing.keys() >= {"mpi", "grpc", "grpc-tcp", "redis", "nng", "flight", "nats", "iox2", "zenoh"}
+    for name, (reason, hint) in missing.items():
+        assert "is not installed" in reason, name
+        assert "pip install" in hint, name
