@@ -331,10 +331,13 @@ class CarriedReader(_Carried, Reader):
         return self.receive(timeout_s)
 
     def _done(self) -> None:
+        cursors = self._cursors
         if self._count % self.wakes_after == 0:
-            self._cursors.done_with(self._count)
+            cursors.done_with(self._count)
+        elif cursors.fenced:
+            cursors.store_published(cursors.consumed_word, self._count)
         else:
-            self._cursors.store_published(self._cursors.consumed_word, self._count)
+            cursors.words[cursors.consumed_word] = self._count
 
     def _is_at_end(self) -> bool:
         words = self._cursors.words

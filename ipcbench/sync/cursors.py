@@ -264,14 +264,18 @@ class WriterCursors(Cursors):
         words = self.words
         if not any(words[word] for word in self.sleep_words):
             return
-        flags, base = self._flags, 8 * READER_SLEEPS
-        for index, bell in enumerate(self._peers_bells):
-            if how := flags[base + index]:
-                flags[base + index] = 0
-                if how == ON_FUTEX and self._address:
-                    self._wake(index)
-                else:
-                    bell.ring()
+        for index in range(len(self._peers_bells)):
+            self.ring_sleeper(index)
+
+    def ring_sleeper(self, index: int) -> None:
+        """Wake that reader, if it sleeps."""
+        flags, place = self._flags, 8 * READER_SLEEPS + index
+        if how := flags[place]:
+            flags[place] = 0
+            if how == ON_FUTEX and self._address:
+                self._wake(index)
+            else:
+                self._peers_bells[index].ring()
 
     def bells(self) -> tuple[int, ...]:
         """Return the descriptors of the readers' doorbells, until `close`."""
