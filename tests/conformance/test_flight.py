@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from ipcbench import Address, Writer, get_backend
-from ipcbench.errors import TransportError, TransportTimeout
+from ipcbench.errors import EndOfStream, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing import ConformanceSuite
 from ipcbench.testing.leaks import traces
@@ -115,6 +115,21 @@ def test_a_write_to_a_stopped_reader_ends_by_its_time_out(
         os.kill(reader.pid, signal.SIGCONT)
         print(file=reader.stdin, flush=True)
         assert line_of(reader) == f"{written} {{{size}}}"
+
+
+def test_a_read_from_a_stopped_writer_ends_by_its_time_out(channel: Callable[..., Address]) -> None:
+    address = channel(4)
+    with get_backend("flight")().open_reader(address, 0) as reader, running(WRITER, address) as writer:
+        assert reader.read(60.0) == b"first"
+        os.kill(writer.pid, signal.SIGSTOP)
+        print(file=writer.stdin, flush=True)
+        for _ in range(2):
+            with pytest.raises(TransportTimeout):
+                reader.read(0.2)
+        os.kill(writer.pid, signal.SIGCONT)
+        assert [len(reader.read(60.0)) for _ in range(2)] == [2**22, 2**22]
+        with pytest.raises(EndOfStream):
+            reader.read(60.0)
 
 
 def test_a_writer_ends_beside_a_reader_that_stays_stopped(channel: Callable[..., Address]) -> None:
