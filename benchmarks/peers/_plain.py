@@ -512,6 +512,7 @@ def zenoh_reader(place: str, depth: int, index: int) -> Iterator[Read]:
         receipts.put(array.array("q", [index, count]).tobytes())
 
 
+@contextmanager
 def nats_script(channel: ChannelSpec) -> Iterator[Script]:
     """Stream on a subject of a server of its own. Each reader says on another subject how much it has read, twice per
     `depth`; the server holds what is on its way.
@@ -587,6 +588,7 @@ def nats_reader(url: str, depth: int, index: int) -> Iterator[Read]:
     loop.close()
 
 
+@contextmanager
 def iox2_script(channel: ChannelSpec) -> Iterator[Script]:
     """Stream by publish/subscribe of the depth that the backend has; a full subscriber makes the publisher retry, and
     whoever waits for a sample polls and yields.
@@ -630,6 +632,7 @@ def iox2_reader(*where: Any) -> Iterator[Read]:
     yield read
 
 
+@contextmanager
 def nng_script(channel: ChannelSpec) -> Iterator[Script]:
     """Stream through a pair of sockets per reader, which block when their buffers of half of `depth` each are full."""
     with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
