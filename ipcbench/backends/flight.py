@@ -332,6 +332,13 @@ class FlightReader(CarriedReader):
     def _may_ask(self) -> bool:
         return bool(self._cursors.words[self._sent_word] > self._count)
 
+    def _wait(self, timeout_s: float) -> None:
+        try:
+            self._cursors.wait_until(self._may_ask, timeout_s)
+        except TransportTimeout as error:
+            if self._is_of_handler(error):
+                raise
+
     def receive(self, timeout_s: float) -> memoryview | None:
         inbox: _Inbox = self.library
         if not inbox.is_asked:
@@ -339,8 +346,7 @@ class FlightReader(CarriedReader):
             if words[self._sent_word] <= self._count:
                 if not timeout_s:
                     return None
-                with suppress(TransportTimeout):
-                    self._cursors.wait_until(self._may_ask, timeout_s)
+                self._wait(timeout_s)
                 if not self._may_ask() and words[WRITER_STATE] != CLOSED:
                     return None
             if words[self._parted_word] <= self._count < words[self._sent_word] and inbox.stream is not None:
