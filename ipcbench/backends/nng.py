@@ -86,6 +86,7 @@ class NngReader(CarriedReader):
 
     def connect(self) -> list[Any]:
         self._waits_ms = 0
+        self.wakes_after = max(1, self.depth // 4)
         pair = _pair(self.depth)
         pair.listen(f"ipc://{_place(self.address, self.index)}")
         return [pair]

@@ -322,12 +322,9 @@ class CarriedReader(_Carried, Reader):
         raise EndOfStream(f"the writer of channel {self.address.channel.name!r} has closed")
 
     def _next(self, timeout_s: float) -> bytes | bytearray | memoryview | None:
-        if self.wakes_after > 1:
-            message = self.receive(0.0)
-            if message is not None or not timeout_s:
-                return message
-            if self._cursors.words[WRITER_SLEEPS]:
-                self._cursors.ring_writer()
+        words = self._cursors.words
+        if words[WRITER_SLEEPS] and self.wakes_after > 1 and words[PUBLISHED] <= self._count:
+            self._cursors.ring_writer()  # or both would wait
         return self.receive(timeout_s)
 
     def _done(self) -> None:
