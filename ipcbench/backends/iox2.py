@@ -24,7 +24,7 @@ from ipcbench.errors import BackendUnavailable, EndOfStream, PeerLost, Transport
 from ipcbench.patterns import with_patterns
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync import PUBLISHED, CarriedBackend, CarriedReader, CarriedWriter, CursorsEndpoint
-from ipcbench.sync.carried import _Carried
+from ipcbench.sync.carried import CarriedEndpoint
 from ipcbench.sync.cursors import CLOSED
 from ipcbench.sync.directory import channel_directory, channel_token, directory_lock, open_directory, remove_with_file
 from ipcbench.sync.interrupts import whole
@@ -77,7 +77,7 @@ def _node(address: Address) -> Any:
         raise OSError(f"iceoryx2 makes no node: {error}") from error
 
 
-class _Endpoint(_Carried):
+class _Endpoint(CarriedEndpoint):
     """What both have in common. Their steps are such that a call that a handler interrupts may be made again."""
 
     library_folder: ClassVar[str] = "/iceoryx2/"

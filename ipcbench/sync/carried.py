@@ -56,7 +56,7 @@ _READY = 2
 """Word of a reader, after those of the cursors: 1 as soon as it hears what the writer sends."""
 
 
-class _Carried(CursorsEndpoint):
+class CarriedEndpoint(CursorsEndpoint):
     """An endpoint.
 
     Attributes:
@@ -161,7 +161,7 @@ class _Carried(CursorsEndpoint):
         self._cursors.words.release()
 
 
-class CarriedWriter(_Carried, Writer):
+class CarriedWriter(CarriedEndpoint, Writer):
     """The writer: it hands each message to the library, once for each reader or once for all."""
 
     _cursors: WriterCursors
@@ -195,7 +195,8 @@ class CarriedWriter(_Carried, Writer):
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
             message = bytes_of(message)
-        self._await_room(len(message), timeout_s)
+        if self._count >= self._room_until or len(message) > self._limit_bytes:
+            self._await_room(len(message), timeout_s)
         try:
             self._publish(message)
         except BaseException as error:
@@ -274,7 +275,7 @@ class CarriedWriter(_Carried, Writer):
         return False
 
 
-class CarriedReader(_Carried, Reader):
+class CarriedReader(CarriedEndpoint, Reader):
     """A reader, which waits in the library.
 
     Attributes:
@@ -285,6 +286,9 @@ class CarriedReader(_Carried, Reader):
     """After how many messages a reader wakes a writer that sleeps, if it does not itself wait before that. To wake it
     for each one lets no library gather small messages.
     """
+
+    is_waiting: bool = False
+    """Whether `receive` only waits: then an exception of a signal handler has taken nothing, and it may go on."""
 
     _cursors: ReaderCursors
 
@@ -299,16 +303,20 @@ class CarriedReader(_Carried, Reader):
         """Return the next message, or None if there is none within `timeout_s`; 0.0 does not wait."""
 
     def read(self, timeout_s: float | None = None) -> memoryview:
-        self._require_open()
+        cursors = self._cursors
+        if cursors.closed or self._failure is not None:
+            self._require_open()
         deadline = left_s = None
         if timeout_s is not None:
             deadline, left_s = deadline_ns(timeout_s), max(0.0, timeout_s)
-        while not self._is_at_end():
+        while cursors.words[WRITER_STATE] != CLOSED or not self._is_at_end():
             try:
                 message = self._next(_SLICE_S if left_s is None else min(_SLICE_S, left_s))
             except BaseException as error:
                 if self._is_at_end() and not self._is_of_handler(error):
                     break
+                if self.is_waiting and not self._is_of_library(error):
+                    raise
                 self._judge(error)
             if message is None:
                 self._check_peers()

@@ -88,9 +88,15 @@ def parent_of(channel: ChannelUnderTest) -> psutil.Process:
     return parent
 
 
-def test_when_the_manager_is_killed_everybody_loses_it(pools: Pools) -> None:
+@pytest.mark.parametrize("is_full", [False, True])
+def test_when_the_manager_is_killed_everybody_loses_it(pools: Pools, is_full: bool) -> None:
     fixture = Fixture(get_backend("mp-manager"), pools, Scope((1,)))
     with fixture.channel(readers=1) as channel:
+        while is_full:
+            outcome = channel.writer.play("write", seed=1, sequence=1, size=64, timeout_s=1.0)
+            if outcome.get("failure"):
+                assert outcome["failure"]["kind"] == "TransportTimeout", outcome["failure"]["trace"]
+                break
         agents = {endpoint.agent.pid for endpoint in channel.endpoints}  # type: ignore[attr-defined]
         (manager,) = (child for child in parent_of(channel).children() if child.pid not in agents)
         manager.kill()

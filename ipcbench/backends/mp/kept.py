@@ -6,6 +6,7 @@ An end is handed over once and not kept: a pipe ends only when nobody has its ot
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import sys
@@ -17,15 +18,18 @@ from typing import Any
 
 from ipcbench.backend import Address
 from ipcbench.errors import TransportError
-from ipcbench.sync.directory import channel_file, channel_token, open_directory
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import channel_file, channel_token, open_directory, require_socket_path
 from ipcbench.sync.locks import reader_role
 
 _CONTEXT = get_context("forkserver")
 """Whose semaphores have names, so that a process that runs already can open them; what they do is the same."""
 _PR_SET_PDEATHSIG = 1
 
-SOCKET, KEY = "manager", "key"
-"""Files of a channel: where its manager listens, and what a process has to know that connects."""
+SOCKET, KEY, LOCK = "manager", "key", "lives"
+"""Files of a channel: where its manager listens, what a process has to know that connects, and what the manager holds
+the lock of as long as it lives.
+"""
 
 _kept: dict[str, tuple[Address, dict[str, Any]]] = {}
 _managers: dict[str, SyncManager] = {}
@@ -36,41 +40,49 @@ def semaphore_prefix(address: Address) -> str:
     return f"{address.channel.name}.{channel_token(address)}-"
 
 
+def batch_of(channel: ChannelSpec) -> int:
+    """Return after how many messages a reader says how many it has."""
+    return max(1, channel.depth // 4)
+
+
+def _most_held(channel: ChannelSpec) -> int:
+    """Return how many messages a queue may hold, with what ends the stream."""
+    return channel.depth + batch_of(channel)
+
+
 def make_queues(address: Address) -> None:
     """Make a Queue for each reader, with room for one more: what ends the stream."""
     names = current_process()._config  # type: ignore[attr-defined] # so that what a killed parent leaves can be found
     before, names["semprefix"] = names["semprefix"], f"/{semaphore_prefix(address)[:-1]}"
     try:
-        queues = [_CONTEXT.Queue(address.channel.depth + 1) for _ in range(address.channel.readers)]
+        queues = [_CONTEXT.Queue(_most_held(address.channel)) for _ in range(address.channel.readers)]
     finally:
         names["semprefix"] = before
     _keep(address, queues, queues)
 
 
 def make_pipes(address: Address) -> None:
-    """Make two Pipes for each reader: for messages, and for its receipts."""
-    pairs = [(_CONTEXT.Pipe(duplex=False), _CONTEXT.Pipe(duplex=False)) for _ in range(address.channel.readers)]
-    _keep(
-        address,
-        [(sending, receipts) for (_, sending), (receipts, _) in pairs],
-        [(receiving, receipts) for (receiving, _), (_, receipts) in pairs],
-    )
+    """Make a Pipe for each reader."""
+    receiving, sending = zip(*(_CONTEXT.Pipe(duplex=False) for _ in range(address.channel.readers)), strict=True)
+    _keep(address, sending, receiving)
 
 
 def make_manager(address: Address) -> None:
     """Start a manager, a process of its own, with a Queue for each reader."""
+    require_socket_path(channel_file(address, SOCKET))
     key = os.urandom(32)
     channel_file(address, KEY).write_bytes(key)
     # this process has no threads, so that it may fork
     manager = SyncManager(str(channel_file(address, SOCKET)), key, ctx=get_context("fork"))
-    manager.start(_end_with_parent)
-    queues = [manager.Queue(address.channel.depth) for _ in range(address.channel.readers)]
+    manager.start(_end_with_parent, (str(channel_file(address, LOCK)),))
+    queues = [manager.Queue(_most_held(address.channel)) for _ in range(address.channel.readers)]
     _keep(address, queues, queues)
     _managers[address.location] = manager
 
 
-def _end_with_parent() -> None:
-    """Have the manager die with this process, whose handlers are none of its own."""
+def _end_with_parent(lock: str) -> None:
+    """Have the manager hold a lock and die with this process, whose handlers are none of its own."""
+    fcntl.flock(os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), fcntl.LOCK_EX)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

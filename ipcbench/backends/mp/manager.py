@@ -2,113 +2,76 @@
 
 from __future__ import annotations
 
-import threading
+from contextlib import suppress
 from functools import partial
 from multiprocessing.managers import BaseProxy
 from queue import Empty, Full
 from typing import Any
 
 from ipcbench.backend import Address
-from ipcbench.backends.mp.endpoint import MpReader, MpWriter, slice_s
-from ipcbench.backends.mp.kept import SOCKET
+from ipcbench.backends.mp.endpoint import MpReader, MpWriter
+from ipcbench.backends.mp.kept import LOCK, SOCKET
+from ipcbench.errors import PeerLost, TransportError
+from ipcbench.sync.carried import CarriedEndpoint
 from ipcbench.sync.directory import channel_file
-from ipcbench.sync.interrupts import in_background, start_thread
-from ipcbench.sync.locks import reader_roles
-from ipcbench.util.clock import deadline_ns, remaining_s
-
-_LINGER_S, _CLOSE_S = 30.0, 0.1
-"""How long a closed writer waits for room for the end of the stream, and how long `close` waits for that."""
+from ipcbench.sync.locks import is_locked
 
 
-def _disconnect(address: Address) -> None:
-    """Close what threads of this process have left open to the manager; proxies close that of their own thread."""
-    kept = BaseProxy._address_to_local
-    _, used = kept.get(str(channel_file(address, SOCKET)), (None, True))
-    if not used:
-        kept.pop(str(channel_file(address, SOCKET)), None)
+def _lost(address: Address) -> PeerLost:
+    return PeerLost(f"the manager of channel {address.channel.name!r} has died")
 
 
-class ManagerWriter(MpWriter):
+def _require_manager(address: Address) -> None:
+    if not is_locked(channel_file(address, LOCK)):
+        raise _lost(address)
+
+
+class _ManagerEnd(CarriedEndpoint):
+    """What has proxies of a manager's queues."""
+
+    library_folder = "<string>"
+    """Where multiprocessing makes the methods of a proxy."""
+
+    def use(self, queues: list[Any]) -> list[Any]:
+        """Return the queues, and look from now on whether their manager lives."""
+        self._cursors.check_carrier = partial(_require_manager, self.address)
+        return queues
+
+    def lost(self, error: BaseException) -> TransportError:
+        return _lost(self.address)
+
+    def disconnect(self) -> None:
+        """Drop the proxies, and with them what other threads have left open; a proxy closes that of its own thread."""
+        self.library.clear()
+        kept = BaseProxy._address_to_local
+        _, used = kept.get(str(channel_file(self.address, SOCKET)), (None, True))
+        if not used:
+            kept.pop(str(channel_file(self.address, SOCKET)), None)
+
+
+class ManagerWriter(_ManagerEnd, MpWriter):
     """Puts each message into every queue."""
 
-    _carrier, _made = "manager", "<string>"
+    def connect(self) -> list[Any]:
+        return self.use(super().connect())
 
-    def _hold(self, end: list[Any]) -> None:
-        self._queues = dict(zip(reader_roles(self._channel), end, strict=True))
-        self._settled = threading.Event()
-        self._settled.set()
+    def send(self, message: bytes | bytearray | memoryview) -> None:
+        for index in self.readers():
+            with suppress(Full):  # only that of a reader that has just closed
+                self.library[index].put(bytes(message), False)
 
-    def _send(self, message: bytes | None, timeout_s: float | None) -> None:
-        deadline = deadline_ns(timeout_s)
-        if not self._settled.is_set() and not self._settled.wait(remaining_s(deadline)):
-            self._full("one of them")
-        is_begun = False
-        for role, queue in list(self._queues.items()):
-            if not self._put(role, queue, message, deadline, is_begun=is_begun):
-                self._settled.clear()  # others have got it: this reader gets it when it has room
-                start_thread(partial(self._settle, role, queue, message))
-            is_begun = True
 
-    def _put(self, role: str, queue: Any, message: bytes | None, deadline: int | None, *, is_begun: bool) -> bool:
-        """Put a message; return False if there was no room by `deadline`, and others have got it.
+class ManagerReader(_ManagerEnd, MpReader):
+    """Gets messages from its queue. Only the manager knows whether there is one, and to ask it costs as much as to get
+    it.
+    """
 
-        Raises:
-            TransportTimeout: there was none, and none has got it.
-        """
-        while True:
-            try:
-                queue.put(message, True, slice_s(deadline))
-            except Full as full:
-                if self._has_closed(role):
-                    del self._queues[role]
-                elif remaining_s(deadline) == 0.0:
-                    if not is_begun:
-                        self._full(role, full)
-                    return False
-                else:
-                    continue
-            return True
+    def connect(self) -> list[Any]:
+        return self.use([super().connect()])
 
-    def _settle(self, role: str, queue: Any, message: bytes | None) -> None:
+    def receive(self, timeout_s: float) -> bytes | None:
         try:
-            self._put(role, queue, message, None, is_begun=True)
-        finally:
-            self._settled.set()
-
-    def _finish(self, *, is_whole: bool) -> None:
-        in_background(partial(super()._finish, is_whole=is_whole), f"{self._channel.name} flush", _CLOSE_S)
-
-    def _flush(self) -> None:
-        self._send(None, _LINGER_S)
-
-    def _drop(self) -> None:
-        self._queues.clear()
-        _disconnect(self._address)
-
-
-class ManagerReader(MpReader):
-    """Gets messages from its queue."""
-
-    _carrier, _made = "manager", "<string>"
-
-    def _hold(self, end: Any) -> None:
-        self._queue = end
-
-    def _await(self, timeout_s: float | None) -> None:
-        """Only the manager knows whether there is a message, and to ask it costs as much as to take the message."""
-
-    def _receive(self, timeout_s: float | None) -> bytes | None:
-        deadline = deadline_ns(timeout_s)
-        while True:
-            try:
-                message: bytes | None = self._queue.get(True, slice_s(deadline))
-            except Empty as empty:
-                self._has_closed("writer")
-                if remaining_s(deadline) == 0.0:
-                    self._late(timeout_s, empty)
-            else:
-                return message
-
-    def _drop(self) -> None:
-        self._queue = None
-        _disconnect(self._address)
+            message: bytes = self.library[0].get(True, timeout_s)
+        except Empty:
+            return None
+        return message
