@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ipcbench.backends.shm.backend import Layout
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.ring_memory import Layout
 
 _HERE = Path(__file__).resolve().parent
 _SOURCE = _HERE / "limits.c"

@@ -9,6 +9,7 @@
 - `locks`: a channel's directory and its endpoint locks
 - `loop`: an event loop in a thread of its own, for libraries of asyncio
 - `ownership`: what happens to endpoints that are dropped without `close`, or inherited by a forked child
+- `ring`, `ring_memory`: the endpoints of a ring of messages in shared memory, and where they lie there
 - `service`: a server that a channel needs, started and ended with it
 - `wait`: spinning, yielding and blocking; doorbells
 - `fences`: memory fences, used by the others

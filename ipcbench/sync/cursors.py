@@ -73,6 +73,7 @@ class Cursors(ABC):
 
     Attributes:
         words: the shared words.
+        address: the channel's.
         channel: the channel as it was asked for.
         waiter: how this endpoint waits.
         closed: whether `close` was called.
@@ -101,7 +102,7 @@ class Cursors(ABC):
         self._state_word = state_word
         self._adapts = adapts
         self.directory = directory = channel_directory(address)
-        self.channel = address.channel
+        self.address, self.channel = address, address.channel
         self._barrier, wakers_fence = sleeper_barrier()
         self.fence = make_fence()
         self.fenced = wakers_fence or not STRONG_ORDER

@@ -17,7 +17,7 @@ import pytest
 
 from ipcbench.backends.shm import ring
 from ipcbench.backends.shm.backend import Shm
-from ipcbench.backends.shm.mapping import RING_BYTES, Layout, Mapping
+from ipcbench.backends.shm.mapping import Mapping
 from ipcbench.errors import (
     ConfigError,
     EndOfStream,
@@ -30,6 +30,7 @@ from ipcbench.errors import (
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import ON_FUTEX, READER_SLEEPS
 from ipcbench.sync.futex import HAS_FUTEX
+from ipcbench.sync.ring_memory import RING_BYTES, Layout
 from ipcbench.testing.agents.client import until
 
 KINDS = ["pure", "native"]

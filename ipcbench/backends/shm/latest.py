@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ipcbench.backend import PLAIN_TYPES, Address, Message, bytes_of, require_size
-from ipcbench.backends.shm.endpoint import ShmReader, ShmWriter
 from ipcbench.backends.shm.mapping import Mapping
 from ipcbench.errors import MessageTooLarge
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
+from ipcbench.sync.ring import RingMemoryReader, RingMemoryWriter
 
 
-class LatestWriter(ShmWriter):
+class LatestWriter(RingMemoryWriter):
     """Writer of a latest_value channel; it never waits."""
 
     _slot = 0
@@ -51,7 +51,7 @@ class LatestWriter(ShmWriter):
         self._hazard_slots.announce(slot)
 
 
-class LatestReader(ShmReader):
+class LatestReader(RingMemoryReader):
     """Reader of a latest_value channel; its views are the slot's own memory, pinned."""
 
     def __init__(self, address: Address, mapping: Mapping, index: int) -> None:

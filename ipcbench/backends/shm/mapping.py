@@ -1,78 +1,16 @@
-"""Where the messages of a channel lie in its segment, and the segment as an endpoint sees it.
-
-latest_value: `readers + 2` slots of `[…][size][payload …]`.
-
-every_message: an entry of `[sequence + 1][size][place][payload …]` for each of `depth` messages. If `depth` messages of
-maximum size fit in `RING_BYTES`, an entry has room for one. If not, entries are short, and a longer message lies in the
-arena behind them: in one piece, behind the one before it, or at the beginning if it does not fit there.
-"""
+"""The segment of a channel, as an endpoint sees it."""
 
 from __future__ import annotations
-
-from contextlib import suppress
 
 from ipcbench.backend import Address
 from ipcbench.backends.shm.segment import SharedSegment
 from ipcbench.errors import TransportError
-from ipcbench.spec import ChannelSpec
-from ipcbench.sync.cursors import cursors_bytes
 from ipcbench.sync.directory import no_channel, open_directory
-
-RING_BYTES = 2**22
-"""Staying in the CPU cache is worth more than holding many large messages."""
-
-_MOST_ARENA_MESSAGES = 4
-"""How many messages of maximum size an arena holds if they are large; larger still, it holds one and 12 MiB."""
-
-HEAD_BYTES = 24
-_SHORT_ENTRY_BYTES = 128
-LINE_BYTES = 64
+from ipcbench.sync.ring_memory import Layout, RingMemory
 
 
-def in_lines(size_bytes: int) -> int:
-    """Return the size rounded up to whole cache lines."""
-    return -(-size_bytes // LINE_BYTES) * LINE_BYTES
-
-
-class Layout:
-    """Where the entries and the arena of a channel lie.
-
-    Attributes:
-        count: number of entries, or of slots.
-        entry_bytes: size of each.
-        inline_bytes: longer messages lie in the arena.
-        start_bytes: where the entries begin.
-        arena_bytes: size of the arena; 0 if there is none.
-        total_bytes: size of the segment.
-    """
-
-    __slots__ = ("arena_bytes", "count", "entry_bytes", "inline_bytes", "start_bytes", "total_bytes")
-
-    def __init__(self, channel: ChannelSpec) -> None:
-        most_bytes = channel.max_message_bytes
-        self.count = channel.readers + 2 if channel.delivery == "latest_value" else channel.depth
-        self.entry_bytes = in_lines(HEAD_BYTES + most_bytes)
-        self.arena_bytes = 0
-        if channel.delivery == "every_message" and self.count * self.entry_bytes > RING_BYTES:
-            self.entry_bytes = min(self.entry_bytes, _SHORT_ENTRY_BYTES)
-            if most_bytes > self.entry_bytes - HEAD_BYTES:
-                largest = in_lines(most_bytes)
-                few = min(_MOST_ARENA_MESSAGES * largest, largest + 3 * RING_BYTES)
-                self.arena_bytes = min(self.count * largest, max(RING_BYTES, few))
-        self.inline_bytes = min(most_bytes, self.entry_bytes - HEAD_BYTES)
-        self.start_bytes = cursors_bytes(channel.readers)
-        self.total_bytes = self.start_bytes + self.count * self.entry_bytes + self.arena_bytes
-
-
-class Mapping:
-    """A channel's segment in this process.
-
-    Attributes:
-        memory: all of it.
-        words: the same, as 8-byte words.
-        entries: for each, its payload, and the index of the first word of its head.
-        arena: empty if there is none.
-    """
+class Mapping(RingMemory):
+    """A channel's segment in this process."""
 
     def __init__(self, address: Address) -> None:
         """Attach the segment.
@@ -97,21 +35,9 @@ class Mapping:
                 f"the segment of channel {channel.name!r} has {size_bytes:,} bytes, and needs {layout.total_bytes:,}: "
                 "it was cut short; destroy the channel and create it anew"
             )
-        self.memory = buffer[: layout.total_bytes]
-        self.words = self.memory.cast("Q")
-        end = layout.total_bytes - layout.arena_bytes
-        self.entries = tuple(
-            (buffer[start + HEAD_BYTES : start + HEAD_BYTES + layout.inline_bytes], start // 8)
-            for start in range(layout.start_bytes, end, layout.entry_bytes)
-        )
-        self.arena = buffer[end : layout.total_bytes]
+        self._lay_out(buffer)
 
     def close(self) -> None:
         """Unmap; see `SharedSegment.close`."""
-        for payload, _ in self.entries:
-            payload.release()
-        self.arena.release()
-        self.words.release()
-        with suppress(BufferError):  # a caller still has a view
-            self.memory.release()
+        self._let_go()
         self._segment.close()
