@@ -175,7 +175,7 @@ def descriptors_tell(fixture: Fixture) -> None:
                 _waited_on(channel)
             elif delivery == fixture.deliveries[-1]:
                 raise LawSkipped("fileno() returns None")
-    for kind in fixture.kinds:
+    for kind in fixture.kinds if fixture.can.launcher != "mpiexec" else ():  # there, all endpoints open together
         with fixture.channel(**{**kind, "readers": 1}, opened=False) as channel:
             _waited_on_before_the_writer_opens(channel)
 
