@@ -40,8 +40,8 @@ RUN_LOCK = "run.lock"
 """File in a run's directory that is locked as long as the run lives."""
 
 _WORKER = "ipcbench.processes.worker"
-_MPI_PREFIXES = ("mpich_shm_", "ucx_shm_posix_")
-"""Of MPICH and of the library below it, which removes its names at once unless it is killed in between."""
+_MPI_PREFIXES = ("mpich_shm_", "mpich_shar_tmp", "ucx_shm_posix_")
+"""Of MPICH; of its windows and of the library below it, which go at once unless a process is killed in between."""
 _TICK_S = 0.01
 """By so much the times of files may lag behind the clock: Linux stamps them with that of its last timer tick."""
 _KILLING_S = 10.0

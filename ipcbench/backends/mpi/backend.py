@@ -1,4 +1,5 @@
-"""MPI: `bcast` of a pickled object, the same by pickle protocol 5, `Bcast` of a buffer, `Isend`/`Recv` to each reader.
+"""MPI: `bcast` of a pickled object, the same by pickle protocol 5, `Bcast` of a buffer, `Isend`/`Recv` to each reader,
+and a window of shared memory.
 
 All data goes through the MPI call that a backend is named after. The words by which the endpoints agree on each call
 lie in a file in shared memory, so all processes of a channel run on one host. A process starts MPI when it opens its
@@ -12,7 +13,9 @@ import os
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -20,6 +23,7 @@ from typing import Any, ClassVar
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
 from ipcbench.backends.mpi.endpoints import MOST_AHEAD, RUN_WORDS, MpiReader, MpiWriter
 from ipcbench.backends.mpi.links import Bcast, MpiLink, Pickle5Bcast, PickledBcast, PointToPoint
+from ipcbench.backends.mpi.rma import RmaReader, RmaWriter, Window
 from ipcbench.errors import BackendUnavailable, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import (
@@ -42,6 +46,7 @@ from ipcbench.sync.directory import (
     remove_with_file,
     require_ours,
 )
+from ipcbench.sync.ring_memory import Layout
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 from ipcbench.util.files import advice_on
@@ -72,18 +77,16 @@ def start_mpi(name: str) -> ModuleType:
     return MPI
 
 
-def _require_shared_memory(ranks_count: int) -> None:
-    """Refuse to start MPI where its segments do not fit: touching them would end its processes by a bus error."""
+def _require_shared_memory(needed_bytes: int, what: str) -> None:
+    """Refuse segments that do not fit: touching them would end MPI's processes by a bus error."""
     try:
         memory = shutil.disk_usage(_SHARED_MEMORY)
     except OSError:  # no such folder: no such segments
         return
-    needed_bytes = _START_BYTES + ranks_count * _RANK_BYTES
     if memory.free < needed_bytes:
         raise TransportError(
-            f"{ranks_count} MPI ranks take {needed_bytes / 1e6:.1f} MB of {_SHARED_MEMORY} as they start, and "
-            f"{memory.free / 1e6:.1f} MB are free; enlarge it (`docker run --shm-size`), or measure fewer backends in "
-            "one run"
+            f"{what} {needed_bytes / 1e6:.1f} MB of {_SHARED_MEMORY}, and {memory.free / 1e6:.1f} MB are free; enlarge "
+            "it (`docker run --shm-size`), or measure fewer backends in one run"
         )
 
 
@@ -170,9 +173,13 @@ def _await_all(cursors: WriterCursors | ReaderCursors) -> None:
 
 
 class _Mpi(Backend):
-    """What the four MPI backends share."""
+    """What the MPI backends share."""
 
-    link: ClassVar[type[MpiLink]]
+    link: ClassVar[type[MpiLink | Window]]
+    writer: ClassVar[Callable[..., Writer]] = MpiWriter
+    reader: ClassVar[Callable[..., Reader]] = MpiReader
+    adapts: ClassVar[bool] = False
+    """Whether the cursors' way of waiting adapts."""
     owns_segments: ClassVar[bool] = False
     """True if a channel started MPI in this process, until the names of its segments are removed."""
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -213,20 +220,20 @@ class _Mpi(Backend):
     def open_writer(self, address: Address, index: int = 0) -> Writer:
         with ExitStack() as undo:
             words, mpi = self._begin(address, 0, undo)
-            cursors = WriterCursors(words.words, address, adapts=False)
+            cursors = WriterCursors(words.words, address, adapts=self.adapts)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
-            return MpiWriter(cursors, words.runs, link, words.close)
+            return self.writer(cursors, words.runs, link, words.close)
 
     def open_reader(self, address: Address, index: int) -> Reader:
         with ExitStack() as undo:
             words, mpi = self._begin(address, index + 1, undo)
-            cursors = ReaderCursors(words.words, address, index, adapts=False)
+            cursors = ReaderCursors(words.words, address, index, adapts=self.adapts)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
-            return MpiReader(cursors, words.runs, link, words.close, index)
+            return self.reader(cursors, words.runs, link, words.close, index)
 
     def _begin(self, address: Address, member: int, undo: ExitStack) -> tuple[_Words, Any]:
         """Map the words, start MPI, and check that this process is the one that the channel names."""
@@ -235,7 +242,8 @@ class _Mpi(Backend):
         if "mpi4py.MPI" not in sys.modules:
             _Mpi.owns_segments = True
             if member == 0:  # the others map theirs meanwhile
-                _require_shared_memory(len(channel.process_numbers()))
+                count = len(channel.process_numbers())
+                _require_shared_memory(_START_BYTES + count * _RANK_BYTES, f"as they start, {count} MPI ranks take")
         mpi = start_mpi(self.name)
         ranks, rank, size = channel.process_numbers(), mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
         if max(ranks) >= size:
@@ -244,7 +252,7 @@ class _Mpi(Backend):
             raise TransportError(f"this endpoint of channel {channel.name!r} is for rank {ranks[member]}, not {rank}")
         return words, mpi
 
-    def _join(self, mpi: Any, cursors: WriterCursors | ReaderCursors) -> MpiLink:
+    def _join(self, mpi: Any, cursors: WriterCursors | ReaderCursors) -> MpiLink | Window:
         _await_all(cursors)
         if self.owns_segments and len(cursors.channel.process_numbers()) == mpi.COMM_WORLD.Get_size():
             _Mpi.owns_segments = False
@@ -289,3 +297,27 @@ class MpiP2p(_Mpi):
     name: ClassVar[str] = "mpi-p2p"
     summary: ClassVar[str] = "MPI Isend to each reader, Recv into a preallocated buffer"
     link = PointToPoint
+
+
+class MpiRma(_Mpi):
+    """A window of shared memory."""
+
+    name: ClassVar[str] = "mpi-rma"
+    summary: ClassVar[str] = "MPI window of shared memory (Win.Allocate_shared, Win.Sync), zero-copy reads"
+    link, writer, reader, adapts = Window, RmaWriter, RmaReader, True
+    capabilities: ClassVar[Capabilities] = replace(
+        _Mpi.capabilities, max_message_bytes=2**40, zero_copy_read=True, writes_in_place=True, holds_one_of_max=True
+    )
+
+    def create(self, channel: ChannelSpec) -> Address:
+        self.require(channel)
+        _require_window(channel)
+        return super().create(channel)
+
+    def _join(self, mpi: Any, cursors: WriterCursors | ReaderCursors) -> MpiLink | Window:
+        _require_window(cursors.channel)
+        return super()._join(mpi, cursors)
+
+
+def _require_window(channel: ChannelSpec) -> None:
+    _require_shared_memory(Layout(channel).total_bytes, f"the window of channel {channel.name!r} takes")

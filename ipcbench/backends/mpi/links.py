@@ -18,6 +18,20 @@ Measured on one host: MPICH keeps 64 messages of 8 KiB less its header, Intel MP
 all. With any other library, a message is never sent before all readers have asked for it."""
 
 
+def join(mpi: Any, channel: ChannelSpec, absent: int = 0) -> Any:
+    """Return a communicator of the channel's processes, without the readers whose bits are set in `absent`; the writer
+    is its rank 0. All of them must make this call.
+    """
+    writer, *readers = channel.process_numbers()
+    members = [writer, *(rank for index, rank in enumerate(readers) if not absent >> index & 1)]
+    world_group = mpi.COMM_WORLD.Get_group()
+    group = world_group.Incl(members)
+    comm = mpi.COMM_WORLD.Create_group(group, zlib.crc32(channel.name.encode()) & 0x7FFF)
+    group.Free()
+    world_group.Free()
+    return comm
+
+
 class MpiLink(ABC):
     """The MPI side of an endpoint: one kind of call on the channel's own communicator, where the writer is rank 0."""
 
@@ -47,18 +61,8 @@ class MpiLink(ABC):
         limit_bytes, count = _SMALL.get(mpi.get_vendor()[0], (0, 0))
         self.small_bytes = limit_bytes - self.pickled_bytes
         self.window = min(channel.depth, count // self.sends_per_message())
-        self._comm = self._make(0)
+        self._comm = join(mpi, channel)
         self._use(self._comm)
-
-    def _make(self, absent: int) -> Any:
-        writer, *readers = self._channel.process_numbers()
-        members = [writer, *(rank for index, rank in enumerate(readers) if not absent >> index & 1)]
-        world_group = self._mpi.COMM_WORLD.Get_group()
-        group = world_group.Incl(members)
-        comm = self._mpi.COMM_WORLD.Create_group(group, zlib.crc32(self._channel.name.encode()) & 0x7FFF)
-        group.Free()
-        world_group.Free()
-        return comm
 
     @abstractmethod
     def sends_per_message(self) -> int:
@@ -80,7 +84,7 @@ class MpiLink(ABC):
 
     def leave_out(self, absent: int) -> None:
         """Continue without the readers whose bits are set in `absent`; all other endpoints must do so now."""
-        comm, self._comm = self._comm, self._make(absent)
+        comm, self._comm = self._comm, join(self._mpi, self._channel, absent)
         comm.Free()
         self._use(self._comm)
 
