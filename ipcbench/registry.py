@@ -21,6 +21,7 @@ _BUILT_IN = {
     "mpi-pkl5": "ipcbench.backends.mpi.backend:MpiPkl5",
     "mpi-buffer": "ipcbench.backends.mpi.backend:MpiBuffer",
     "mpi-p2p": "ipcbench.backends.mpi.backend:MpiP2p",
+    "mpi-rma": "ipcbench.backends.mpi.backend:MpiRma",
     "pipe": "ipcbench.backends.stream.backend:Pipe",
     "tcp": "ipcbench.backends.stream.backend:Tcp",
     "grpc": "ipcbench.backends.grpc.backend:Grpc",

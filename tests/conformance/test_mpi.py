@@ -17,3 +17,7 @@ class TestMpiBuffer(ConformanceSuite):
 
 class TestMpiP2p(ConformanceSuite):
     backend = "mpi-p2p"
+
+
+class TestMpiRma(ConformanceSuite):
+    backend = "mpi-rma"

@@ -22,6 +22,7 @@ MISSION = {
     "mpi-pkl5",
     "mpi-buffer",
     "mpi-p2p",
+    "mpi-rma",
     "pipe",
     "tcp",
     "flight",
