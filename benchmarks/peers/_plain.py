@@ -37,8 +37,8 @@ from _common import End
 
 from ipcbench.backends.iox2 import held_messages
 from ipcbench.backends.lmdb.database import Layout as LmdbLayout
-from ipcbench.backends.shm.backend import Layout as ShmLayout
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.ring_memory import LINE_BYTES, RING_BYTES, in_lines
 
 _LINE_WORDS = 8
 _SPARE_BYTES = 2**24
@@ -92,21 +92,28 @@ def zmq_reader(endpoint: str, depth: int) -> Iterator[Read]:
 
 @contextmanager
 def shm_script(channel: ChannelSpec) -> Iterator[Script]:
-    """Stream through a ring with as many slots as the channel has: `[sequence][size][payload]`. Whoever waits polls and
-    yields.
-    """
-    layout = ShmLayout(channel)
-    memory = get_context("spawn").RawArray("B", layout.total_bytes)
+    """Stream through a ring of slots: `[sequence][size][payload]`. Whoever waits polls and yields."""
+    memory = get_context("spawn").RawArray("B", _ring_bytes(channel))
     readers = [(shm_reader, (memory, channel, index)) for index in range(channel.readers)]
     yield (shm_writer, (memory, channel)), readers
 
 
+def _slot_bytes(channel: ChannelSpec) -> int:
+    return in_lines(16 + channel.max_message_bytes)
+
+
+def _ring_bytes(channel: ChannelSpec) -> int:
+    """Return the size of a ring of `depth` slots, or of as many as fit in a cache, but four."""
+    slots = min(channel.depth, max(4, RING_BYTES // _slot_bytes(channel)))
+    return LINE_BYTES * channel.readers + slots * _slot_bytes(channel)
+
+
 def _ring(memory: Any, channel: ChannelSpec) -> tuple[memoryview, list[tuple[memoryview, int]]]:
     """Return the words of the memory, and the payload and the first word of each slot."""
-    layout, view = ShmLayout(channel), memoryview(memory).cast("B")
-    starts = range(layout.start_bytes, layout.total_bytes, layout.slot_bytes)
+    total_bytes, view = _ring_bytes(channel), memoryview(memory).cast("B")
+    starts = range(LINE_BYTES * channel.readers, total_bytes, _slot_bytes(channel))
     slots = [(view[start + 16 : start + 16 + channel.max_message_bytes], start // 8) for start in starts]
-    return view[: layout.total_bytes].cast("Q"), slots
+    return view[:total_bytes].cast("Q"), slots
 
 
 @contextmanager
@@ -722,6 +729,74 @@ def mpi_reader(kind: str, most_bytes: int) -> Iterator[Read]:
     yield {"mpi": bcast, "mpi-pkl5": bcast, "mpi-buffer": bcast_buffer, "mpi-p2p": receive}[kind]
 
 
+@contextmanager
+def rma_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream through the same ring as beside `shm`, in a window of the writer's memory."""
+    yield (rma_writer, (channel,)), [(rma_reader, (channel, index)) for index in range(channel.readers)]
+
+
+@contextmanager
+def _window(channel: ChannelSpec) -> Iterator[tuple[memoryview, list[tuple[memoryview, int]], Callable[[], None]]]:
+    """Give the words and the slots of the ring, and what orders loads and stores."""
+    mpi, comm = _mpi("mpi-rma")
+    is_writer = comm.Get_rank() == 0
+    window = mpi.Win.Allocate_shared(_ring_bytes(channel) if is_writer else 0, 1, comm=comm)
+    window.Lock_all(mpi.MODE_NOCHECK)
+    memory, _ = window.Shared_query(0)
+    if is_writer:
+        memoryview(memory)[:] = bytes(_ring_bytes(channel))
+        window.Sync()
+    comm.Barrier()
+    yield *_ring(memory, channel), window.Sync
+    window.Unlock_all()
+    window.Free()
+
+
+@contextmanager
+def rma_writer(channel: ChannelSpec) -> Iterator[Write]:
+    """Open the writer; word 8i counts the messages that reader i is done with."""
+    with _window(channel) as (words, slots, sync):
+        done, count = [_LINE_WORDS * index for index in range(channel.readers)], len(slots)
+        sequence = room = 0
+
+        def write(message: bytes) -> None:
+            nonlocal sequence, room
+            while sequence >= room:
+                room = min([words[word] for word in done]) + count
+                if sequence >= room:
+                    os.sched_yield()
+                else:
+                    sync()
+            payload, head = slots[sequence % count]
+            payload[: len(message)] = message
+            words[head + 1] = len(message)
+            sequence += 1
+            sync()
+            words[head] = sequence
+
+        yield write
+
+
+@contextmanager
+def rma_reader(channel: ChannelSpec, index: int) -> Iterator[Read]:
+    """Open a reader, which returns the slot's own memory and is done with it when it reads again."""
+    with _window(channel) as (words, slots, sync):
+        mine, count, sequence = _LINE_WORDS * index, len(slots), 0
+
+        def read() -> memoryview:
+            nonlocal sequence
+            sync()
+            words[mine] = sequence
+            payload, head = slots[sequence % count]
+            sequence += 1
+            while words[head] != sequence:
+                os.sched_yield()
+            sync()
+            return payload[: words[head + 1]]
+
+        yield read
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
     """The plainest script beside a backend."""
@@ -764,4 +839,5 @@ PLAIN = {
         _NO_TIME_OUT_INSIDE,
     ),
     "mpi-p2p": Plain(functools.partial(mpi_script, "mpi-p2p"), "`Isend` to each reader, `Recv`", _NO_TIME_OUT_INSIDE),
+    "mpi-rma": Plain(rma_script, "a ring in a window of shared memory", _NO_SLEEP),
 }
