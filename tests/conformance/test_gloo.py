@@ -19,7 +19,8 @@ from ipcbench.spec import ChannelSpec
 from ipcbench.sync import channel_directory
 from ipcbench.testing import ConformanceSuite
 
-needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+if find_spec("torch") is None:
+    pytest.skip("torch is not installed", allow_module_level=True)
 
 
 class TestGloo(ConformanceSuite):
@@ -39,7 +40,6 @@ def test_torch_is_not_imported_until_a_channel_is_opened() -> None:
     subprocess.run([sys.executable, "-c", _LISTED], timeout=120, check=True)
 
 
-@needs_torch
 def test_gloo_hands_over_nothing_unasked_and_a_time_out_closes_the_connection(tmp_path: Path) -> None:
     import torch
     import torch.distributed as dist
@@ -76,7 +76,6 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@needs_torch
 def test_what_a_dead_writer_had_kept_is_lost_though_a_child_holds_its_connection() -> None:
     backend = get_backend("gloo")()
     address = backend.create(ChannelSpec(f"ipcb-gloo-{os.getpid()}", max_message_bytes=10_000_000, depth=4))
@@ -98,7 +97,6 @@ def test_what_a_dead_writer_had_kept_is_lost_though_a_child_holds_its_connection
     assert len(numbers) < 4
 
 
-@needs_torch
 def test_a_channel_whose_folder_has_lost_a_file_is_refused() -> None:
     backend = get_backend("gloo")()
     address = backend.create(ChannelSpec(f"ipcb-gloo-{os.getpid()}"))
