@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import collections
 import ctypes
 import functools
 import glob
@@ -35,6 +36,7 @@ import lmdb
 import zmq
 from _common import End
 
+from ipcbench.backends import gloo
 from ipcbench.backends.iox2 import held_messages
 from ipcbench.backends.lmdb.database import Layout as LmdbLayout
 from ipcbench.spec import ChannelSpec
@@ -674,6 +676,69 @@ def nng_reader(url: str, depth: int) -> Iterator[Read]:
 
 
 @contextmanager
+def gloo_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream by `isend` of length and bytes to each reader; both sides have as many under way as the channel holds."""
+    depth = gloo.held_messages(channel)
+    with tempfile.TemporaryDirectory(prefix="ipcb-peers-") as folder:
+        where = f"file://{folder}/store", channel.readers + 1
+        readers = [(gloo_reader, (*where, 1 + i, depth, channel.max_message_bytes)) for i in range(channel.readers)]
+        yield (gloo_writer, (*where, depth)), readers
+
+
+def _gloo(url: str, world: int, rank: int) -> tuple[Any, Any, Callable[[], None]]:
+    """Return torch, torch.distributed, and what joins the group of all processes, for which it waits."""
+    import torch
+    import torch.distributed as dist
+
+    def join() -> None:
+        dist.init_process_group("gloo", init_method=url, rank=rank, world_size=world)
+
+    return torch, dist, functools.cache(join)
+
+
+@contextmanager
+def gloo_writer(url: str, world: int, depth: int) -> Iterator[Write]:
+    """Open the writer, which joins the readers when it first writes."""
+    torch, dist, join = _gloo(url, world, 0)
+    sent: collections.deque[list[Any]] = collections.deque()
+
+    def wait(most: int) -> None:
+        while len(sent) > most:
+            for work in sent.popleft():
+                work.wait()
+
+    def write(message: bytes) -> None:
+        join()
+        tensors = torch.tensor([len(message)]), torch.frombuffer(message, dtype=torch.uint8)
+        sent.append([dist.isend(tensor, rank) for rank in range(1, world) for tensor in tensors])
+        wait(depth)
+
+    yield write
+    wait(0)
+
+
+@contextmanager
+def gloo_reader(url: str, world: int, rank: int, depth: int, most_bytes: int) -> Iterator[Read]:
+    """Open a reader, which joins the writer when it first reads, and asks for `depth` messages ahead."""
+    torch, dist, join = _gloo(url, world, rank)
+    rooms = [(torch.zeros(1, dtype=torch.int64), torch.empty(most_bytes, dtype=torch.uint8)) for _ in range(depth + 1)]
+    free, asked = collections.deque(rooms), collections.deque()
+
+    def read() -> memoryview:
+        join()
+        while len(free) > 1 or not asked:
+            room = free.popleft()
+            asked.append((room, [dist.irecv(tensor, 0) for tensor in room]))
+        (length, message), works = asked.popleft()
+        for work in works:
+            work.wait()
+        free.append((length, message))
+        return memoryview(message.numpy())[: int(length)]
+
+    yield read
+
+
+@contextmanager
 def mpi_script(kind: str, channel: ChannelSpec) -> Iterator[Script]:
     """Stream by the call that the backend is named after; MPI's own buffers limit how far a reader may be behind."""
     where = kind, channel.max_message_bytes
@@ -831,6 +896,7 @@ PLAIN = {
     "zenoh": Plain(zenoh_script, "a key per reader, receipts by another", "nothing more"),
     "iox2": Plain(iox2_script, "a publisher that retries until a sample is delivered", _NO_SLEEP),
     "nng": Plain(nng_script, "a `Pair0` per reader with buffers of half of `depth` on each side", _LIMITS),
+    "gloo": Plain(gloo_script, "`isend` of length and bytes to each reader, `irecv` ahead", "nothing more"),
     "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
     "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),
     "mpi-buffer": Plain(
