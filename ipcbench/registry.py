@@ -35,6 +35,7 @@ _BUILT_IN = {
     "nats": "ipcbench.backends.nats:Nats",
     "iox2": "ipcbench.backends.iox2:Iox2",
     "zenoh": "ipcbench.backends.zenoh:Zenoh",
+    "gloo": "ipcbench.backends.gloo:Gloo",
     "null": "ipcbench.backends.null:Null",
 }
 

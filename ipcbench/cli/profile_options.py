@@ -60,7 +60,7 @@ transport_option = click.option(
     default="none",
     show_default="gloo for several ranks",
     metavar="NAME",
-    help="gloo, nccl or a backend.",
+    help="nccl or a backend; gloo is torch's own.",
 )
 
 

@@ -43,7 +43,7 @@ def _listed(name: str, default: str, text: str) -> Callable[[FunctionOrCommand],
 
 _COMMON = ("model", "dtype", "device", "attention", "is_fused", "steps", "warmup")
 """What all cases of a model's sweep have in common."""
-_transports = several("--transport", "gloo,shm", "Transports to measure.", lambda: ("gloo", *backend_names()))
+_transports = several("--transport", "gloo,shm", "Transports to measure.", backend_names)
 _end = options(
     duration("--budget", "2min", "What does not fit is not measured."),
     click.option("--full", is_flag=True, help="Measure every case, however long it takes."),

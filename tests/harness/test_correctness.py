@@ -16,6 +16,9 @@ FAMILIES = ("shm", "zmq", "lmdb", "mpi", "pipe", "null")
 OF_EACH_KIND = (*FAMILIES, "mp-queue", "redis", "grpc", "nng")
 """One backend for each way to keep the latest value; the laws are checked of all."""
 
+HEAVY = {"gloo"}
+"""Backends whose library the tests do not install."""
+
 
 def marks_of(backend: str, readers: int) -> Collection[pytest.MarkDecorator]:
     return () if readers == 3 or backend in FAMILIES else (pytest.mark.soak,)
@@ -23,7 +26,7 @@ def marks_of(backend: str, readers: int) -> Collection[pytest.MarkDecorator]:
 
 def require(backend: str) -> None:
     availability = status(backend)
-    if not availability.available and os.environ.get("IPCBENCH_EXPECT") != "all":
+    if not availability.available and (backend in HEAVY or os.environ.get("IPCBENCH_EXPECT") != "all"):
         pytest.skip(f"{availability.reason}; {availability.hint}")
 
 

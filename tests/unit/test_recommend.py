@@ -732,7 +732,7 @@ def test_needs_of_the_built_in_backends() -> None:
     able = {need: {name for name, offer in offers.items() if not check.refusal(offer)} for need, check in NEEDS.items()}
     mpi = {"mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p", "mpi-rma"}
     mp = {"mp-queue", "mp-manager", "mp-pipe"}
-    carried = {"nng", "zenoh", "iox2", "nats", "flight"}
+    carried = {"nng", "zenoh", "iox2", "nats", "flight", "gloo"}
     assert able["lossless"] == set(offers)
     assert able["latest-value"] == set(offers) - mpi - mp - carried
     assert able["no-deps"] == {"shm", "pipe", "tcp", "null", *mp}

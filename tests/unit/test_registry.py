@@ -26,6 +26,7 @@ MISSION = {
     "pipe",
     "tcp",
     "flight",
+    "gloo",
     "grpc",
     "grpc-tcp",
     "mp-queue",
