@@ -36,6 +36,8 @@ _PATIENCE = timedelta(seconds=30)
 """For a peer that is stopped while both connect, or while it sends a message."""
 _MOMENT = timedelta(seconds=0.2)
 """For what a dead writer may have sent."""
+_LARGE_BYTES = 2**16
+"""Of messages whose rest the writer may still have when it has handed them over."""
 _LOOK_S = 0.1
 _FOREVER_NS = -(10**6)
 _WRITER, _READER, _TAG = 0, 1, 0
@@ -210,9 +212,10 @@ class GlooReader(CarriedReader):
         self._shared = _words(self.address)
         self._is_shown = False
         step = max(1, channel.max_message_bytes)
-        asked = min(self.depth + 1, max(_LEAST_ASKED, _HELD_BYTES // step))
-        room = mmap(-1, asked * step, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-        starts = range(0, asked * step, step)
+        rooms = min(self.depth + 1, max(_LEAST_ASKED, _HELD_BYTES // step))
+        self._is_large = step >= _LARGE_BYTES
+        room = mmap(-1, rooms * step, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+        starts = range(0, rooms * step, step)
         self._slots = [torch.frombuffer(room, dtype=torch.uint8, count=step, offset=start) for start in starts]
         self._views = [memoryview(room)[start : start + step] for start in starts]
         self._bell = Doorbell(_place(folder, self.index, "bell"))
@@ -237,7 +240,7 @@ class GlooReader(CarriedReader):
     def _await_bytes(self, work: Any) -> None:
         """Wait for a message that is on its way, unless it never comes: a forked child keeps the connection open."""
         try:
-            if len(self._slots) <= self.depth:  # the writer may have kept it, for it was not asked for
+            if self._is_large:  # of a smaller one, nothing stays with the writer
                 self._cursors.check_peers()
         except PeerLost as loss:
             if self._is_of_handler(loss):
