@@ -35,7 +35,8 @@ FAMILIES = tuple(
     for room in ("channels", "conformance", "diagnose", "profile", "replay", "ring", "rpc", "system_calls", "trace")
 )
 _WITH_TORCH = find_spec("torch") is not None
-"""Many tests of profile/ are skipped without it, so that each way passes for itself."""
+TORCH = ("tests/profile", "tests/conformance/test_gloo.py")
+"""Tests of which many are skipped without torch, so that each way passes for itself."""
 _ALWAYS = (TESTS / "conftest.py", Path(__file__))
 _MADE = {".pyc", ".so"}
 _READ = {"benchmarks", "docs", "examples", "results"}
@@ -128,17 +129,17 @@ def unchanged(modules: Iterable[str]) -> set[str]:
 
 
 def _key(name: str) -> str:
-    return f"{name} with torch" if _WITH_TORCH and name.startswith("tests/profile/") else name
+    return f"{name} with torch" if _WITH_TORCH and name.startswith(TORCH) else name
 
 
 class Recorder:
-    """Writes down whose tests all passed: of all tests, or of those of profile/ with torch."""
+    """Writes down whose tests all passed: of all tests, or of those that need torch."""
 
     def __init__(self, config: pytest.Config) -> None:
-        wanted = ["tests/profile"] if _WITH_TORCH else config.getini("testpaths")
+        wanted = [*TORCH] if _WITH_TORCH else config.getini("testpaths")
         whole = config.args == wanted and not config.getoption("keyword")
         if not whole or config.getoption("changed") or os.environ.get("IPCBENCH_EXPECT") != "all":
-            which = "run all tests (with torch, those of tests/profile)"
+            which = f"run all tests (with torch: {' '.join(TORCH)})"
             raise pytest.UsageError(f"--record: {which} with IPCBENCH_EXPECT=all, so that none is left out")
         self._outcomes: dict[str, set[str]] = {}
 
