@@ -115,6 +115,13 @@ def read(path: str) -> Profile:
     return read_profile(Path(path))
 
 
+def named(out: str) -> Path:
+    """Return the path that `--out` names; raise ConfigError if it names none."""
+    if not out.strip():
+        raise ConfigError("--out", out, "the path of a file or folder")
+    return Path(out)
+
+
 def out_folder(out: str | None, name: str, own: Sequence[str] = ("profile.json",)) -> Path:
     """Return the folder for the files, after a look whether they can be written there; it is not made.
 
@@ -127,8 +134,8 @@ def out_folder(out: str | None, name: str, own: Sequence[str] = ("profile.json",
         ConfigError: it has no name.
         StoreError: it has files but none of these, or cannot be made or written.
     """
-    if out is not None and not out.strip():
-        raise ConfigError("--out", out, "the path of a folder")
+    if out is not None:
+        named(out)
     folder = Path(out or RESULTS_ROOT / name)
     if os.environ.get("RANK", "0") != "0":  # torchrun's first rank writes
         return folder

@@ -13,7 +13,16 @@ import click
 from ipcbench.cli import EXIT_FAILED
 from ipcbench.cli.options import Choice, a_path, duration, progress_options, several, whole
 from ipcbench.cli.output import tell, text_width
-from ipcbench.cli.profile_options import model_options, out_folder, print_lines, read, sayer, setting_of, shape_options
+from ipcbench.cli.profile_options import (
+    model_options,
+    named,
+    out_folder,
+    print_lines,
+    read,
+    sayer,
+    setting_of,
+    shape_options,
+)
 from ipcbench.util.units import format_significant
 
 if TYPE_CHECKING:
@@ -135,6 +144,6 @@ def give(path: str, form: str, out: str) -> int:
     """Write a profile's timeline for Perfetto or Chrome, or its calls for Chakra."""
     from ipcbench.profile.files.exchange import write_calls
 
-    for written in write_calls(read(path), form, Path(out)):
+    for written in write_calls(read(path), form, named(out)):
         tell(f"written: {written}")
     return 0

@@ -23,7 +23,7 @@ from ipcbench.errors import ConfigError, IpcbenchError, TrialError
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.profile.comm import player
-from ipcbench.profile.comm.waits import extent_ns, matched
+from ipcbench.profile.comm.waits import extent_ns, matched, misfits
 from ipcbench.profile.comm.workers import ANSWER_S, question, workers
 from ipcbench.profile.records import Call, Profile
 from ipcbench.registry import get_backend, status
@@ -207,7 +207,7 @@ def _programs(profile: Profile) -> tuple[_Programs, list[int]]:
     numbers = sorted({number for _, number in calls})
     if world < 2:
         raise ConfigError("profile", f"{world} rank", "one with calls between ranks")
-    _require_members(profile.calls, world)
+    _require_members(profile.calls)
     programs: _Programs = []
     for rank in range(world):
         program: _Program = []
@@ -289,18 +289,12 @@ def _kind(call: _Row) -> _Kind:
     return "send" if call[0] == "recv" else call[0], call[1]
 
 
-def _require_members(calls: Sequence[Call], world: int) -> None:
-    """Raise ConfigError unless all members of each operation take part in it."""
-    counts: dict[tuple[int, str, tuple[int, ...]], list[int]] = defaultdict(lambda: [0] * world)
-    for call in calls:
-        counts[call.step, "send" if call.op == "recv" else call.op, call.ranks][call.rank] += 1
-    for (step, op, ranks), each in counts.items():
-        if not ranks:
-            raise ConfigError("profile", op, "operations whose ranks are known")
-        if len(found := {each[rank] for rank in ranks}) > 1:
-            missing = min(ranks, key=lambda rank: each[rank])
-            said = f"rank {missing} lacks {max(found) - min(found)} {op} with ranks {', '.join(map(str, ranks))}"
-            raise ConfigError("profile", f"{said} in step {step}", "one with the calls of all ranks")
+def _require_members(calls: Sequence[Call]) -> None:
+    """Raise ConfigError unless all members of each operation take part in it, alike."""
+    if unknown := next((call for call in calls if not call.ranks), None):
+        raise ConfigError("profile", unknown.op, "operations whose ranks are known")
+    if misfit := next(misfits(calls), ""):
+        raise ConfigError("profile", misfit, "one with the calls of all ranks")
 
 
 def _turn(run_dir: RunDir, switchboard: Switchboard, name: str, programs: _Programs) -> tuple[float, float, float]:

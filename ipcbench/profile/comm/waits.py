@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -18,6 +18,8 @@ from ipcbench.profile.records import Call, Step
 
 _DOUBTFUL_RATIO = 0.1
 """Of the median transfer: clocks that may differ by more cannot tell it from waiting."""
+_OF_ONE_SIZE = frozenset(("all_reduce", "broadcast", "send", "recv"))
+"""At all members; the parts of others may differ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,23 @@ def _transfer_ns(members: Sequence[Call]) -> int | None:
     if len(members) < len(set(members[0].ranks)) or any(call.exit_ns is None for call in members):
         return None
     return max(map(_exit, members)) - max(map(_enter, members))
+
+
+def misfits(calls: Sequence[Call]) -> Iterator[str]:
+    """Yield why calls cannot be all those of their ranks: a member of an operation lacks it, or has another size."""
+    counts: dict[tuple[int, str, tuple[int, ...]], Counter[int]] = defaultdict(Counter)
+    for call in calls:
+        counts[call.step, "send" if call.op == "recv" else call.op, call.ranks][call.rank] += 1
+    for (step, op, ranks), each in counts.items():
+        if len(found := {each[rank] for rank in ranks}) > 1:
+            missing = min(ranks, key=lambda rank: each[rank])
+            among = ", ".join(map(str, ranks))
+            yield f"rank {missing} lacks {max(found) - min(found)} {op} with ranks {among} in step {step}"
+    for first, *others in _operations(matched(calls)):
+        for call in others:
+            if first.op in _OF_ONE_SIZE and call.bytes != first.bytes:
+                sizes = f"{call.bytes:,} bytes at rank {call.rank}, {first.bytes:,} at rank {first.rank}"
+                yield f"{first.op} {first.sequence} of step {first.step} has {sizes}"
 
 
 def totals(calls: Sequence[Call]) -> Totals:

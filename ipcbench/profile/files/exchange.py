@@ -14,6 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from ipcbench.errors import ConfigError, StoreError
+from ipcbench.profile.comm.waits import misfits
 from ipcbench.profile.files import as_json
 from ipcbench.profile.files.timeline import chrome, perfetto
 from ipcbench.profile.records import Call, Profile
@@ -239,7 +240,13 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
         raise StoreError(f"{', '.join(map(str, paths))}: holds no communication call that {form} would record")
     is_planned = all(call.enter_ns is None for call in calls)
     clock = "" if is_planned else "; their times are taken as those of one clock"
-    remarks = [f"Imported from {form}: {len(files)} files{clock}."]
+    times = Counter((call.rank, call.op, call.ranks, call.enter_ns, call.exit_ns) for call in calls if call.exit_ns)
+    odd = [*misfits(calls)]
+    if doubled := times.total() - len(times):
+        odd.insert(0, f"{doubled:,} calls are there twice, with the same begin and end")
+    more = f"; and {len(odd) - _MOST_MISFITS:,} more" if len(odd) > _MOST_MISFITS else ""
+    said = f"These traces do not fit together, so counts and bytes are wrong: {'; '.join(odd[:_MOST_MISFITS])}{more}."
+    remarks = [*([said] if odd else []), f"Imported from {form}: {len(files)} files{clock}."]
     remarks += [f"{count} calls of {name} were left out." for name, count in unknown.items()]
     return Profile(None, calls=tuple(calls), remarks=tuple(remarks), is_planned=is_planned)
 
@@ -249,6 +256,8 @@ _DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, EOFError,
 """What reading of any bytes may end with."""
 _MOST = 2**62
 _MOST_RANKS = 2**16
+_MOST_MISFITS = 3
+"""Of a remark."""
 
 
 def _why(error: BaseException) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 
 from ipcbench.profile.advice import BUSY, Advice, percent
 from ipcbench.profile.compare import Comparison
@@ -122,24 +123,32 @@ def sentences(summary: Summary) -> Iterator[str]:
             f"{format_duration_ns(each.others_ns)} at the others."
         )
     yield from (printable(remark) for remark in profile.remarks)
+    yield from _closing(summary)
+
+
+def _closing(summary: Summary) -> Iterator[str]:
+    """Yield speed and coverage, and what the spans cost."""
+    said = []
     if summary.tokens_per_s is not None:
-        yield f"{number(summary.tokens_per_s)} tokens/s are decoded, of all sequences of the batch."
-    for total in summary.totals:
-        yield f"Own cost of the spans in {total.phase}: {cost_words(total.overhead)}."
+        said.append(f"{number(summary.tokens_per_s)} tokens/s are decoded by the whole batch")
     if summary.phases:
         least = min(summary.phases, key=lambda each: each.coverage_ratio)
-        yield f"Forward and communication cover at least {100 * least.coverage_ratio:.1f} % of the steps."
+        said.append(f"forward and communication cover at least {100 * least.coverage_ratio:.1f} % of the steps")
+    if said:
+        yield f"{said[0][0].upper()}{'; '.join(said)[1:]}."
+    if costs := [f"{total.phase} {cost_words(total.overhead)}" for total in summary.totals]:
+        yield f"Own cost of the spans, of the time: {'; '.join(costs)}."
 
 
 def cost_words(cost: Overhead) -> str:
-    """Return what spans cost, without a full stop."""
+    """Return what spans cost, of the time, without a full stop."""
     if cost.ratio is None:
         return "not known; it takes 3 repetitions with spans and 3 without"
     ends = (cost.ratio.estimate, cost.ratio.low, cost.ratio.high)
     text = "{:+.2f} % [{:+.2f}, {:+.2f}]".format(*(100 * end for end in ends))
     if cost.ratio.high < 0.0:
         return f"not resolvable here ({text}: spans save no time, the machine changed)"
-    return f"{text} of the time" if cost.is_resolved else f"not resolvable here ({text})"
+    return text if cost.is_resolved else f"not resolvable here ({text})"
 
 
 def bucket_table(summary: Summary, most_ranks: int = 1000, most_blocks: int = 1000) -> Table:
@@ -155,7 +164,7 @@ def bucket_table(summary: Summary, most_ranks: int = 1000, most_blocks: int = 10
         by_wait = sorted(ranks, key=lambda each: each.share(WAIT))
         shown += ranks if len(ranks) <= most_ranks else sorted((by_wait[0], by_wait[-1]), key=lambda each: each.rank)
     heads = _heads(summary, shown)
-    rows = [("whole step", *(_cell(each.wall.value, 1.0) for each in shown))]
+    rows = [("whole step", *(_cell(each.wall.value, 1.0) for each in shown))] if shown else []
     own = sorted(set(summary.bucket_names) - {*BUCKETS}, key=lambda name: -max(each.ns(name) for each in shown))
     small = own[most_blocks:]
     parts = {printable(name): (name,) for name in summary.bucket_names if name not in small}
@@ -339,11 +348,15 @@ def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
     if missing := summary.profile.unavailable:
         last = paragraphs([f"Figures that cannot be had here: {len(missing)}; README.md says what they need."], WIDTH)
     lines.append("")
-    for sentence in (*said, *sentences(summary)):
-        more = paragraphs([sentence], WIDTH)
-        if len(lines) + len(more) + len(last) <= _SCREEN_LINES:
-            lines += more
-    return lines + last
+    every = [paragraphs([sentence], WIDTH) for sentence in (*said, *sentences(summary))]
+    room = _SCREEN_LINES - len(lines) - len(last)
+    if sum(map(len, every)) <= room:
+        return [*lines, *chain(*every), *last]
+    shown, dropped = list[str](), 0
+    for each in every:
+        shown += each if len(shown) + len(each) < room else []
+        dropped += shown[-len(each) :] != each
+    return [*lines, *shown, f"Sentences for which is no room here: {dropped}; README.md has them.", *last]
 
 
 def every_table(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from ipcbench.profile.comm.waits import Straggler, bubble, matched, totals
+from ipcbench.profile.comm.waits import Straggler, bubble, matched, misfits, totals
 from ipcbench.profile.records import Call, Step
 
 
@@ -58,6 +59,17 @@ def test_one_long_stop_moves_neither_lateness_nor_bubble() -> None:
     found = bubble(matched(sent), steps, stages=2, micro_batches=1)
     assert found is not None
     assert found.measured_ratio == pytest.approx(680 / 2160)
+
+
+def test_calls_that_cannot_be_those_of_all_ranks_are_said() -> None:
+    whole = [_call(rank, 0, op, 100 + rank, 400) for rank, op in enumerate(("send", "recv"))]
+    whole += [_call(rank, 1, "all_reduce", 500 + rank, 900) for rank in (0, 1)]
+    assert [*misfits(whole)] == []
+    assert [*misfits(whole[1:])] == ["rank 0 lacks 1 send with ranks 0, 1 in step 0"]
+    smaller = msgspec.structs.replace(whole[3], bytes=2000)
+    assert [*misfits([*whole[:3], smaller])] == ["all_reduce 1 of step 0 has 2,000 bytes at rank 1, 4,000 at rank 0"]
+    gathered = [msgspec.structs.replace(call, op="all_gather") for call in (whole[2], smaller)]
+    assert [*misfits(gathered)] == []
 
 
 def test_bus_bandwidth_counts_as_nccl_does() -> None:

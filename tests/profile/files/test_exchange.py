@@ -19,6 +19,7 @@ from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.comm.replay import replay
 from ipcbench.profile.files import as_json
 from ipcbench.profile.files.exchange import read_calls, write_calls
+from ipcbench.profile.files.tables import sentences
 from ipcbench.profile.records import Call, Profile, write_profile
 from ipcbench.profile.summary import summarize
 from ipcbench.util.files import write_bytes
@@ -135,6 +136,8 @@ def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> Non
         ("barrier", 0, "uint8", (0, 1)),
     ]  # fmt: skip
     assert found.setting is None
+    assert "rank 0 lacks 2 all_reduce with ranks 0, 1 in step 0; " in found.remarks[0]
+    assert next(sentences(summarize(found))).startswith("These traces do not fit together")
     with pytest.raises(ConfigError, match="rank 0 lacks"):
         replay(found, ["shm"])
     for bad, why in (

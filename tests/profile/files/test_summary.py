@@ -11,7 +11,15 @@ import pytest
 from ipcbench.errors import ConfigError
 from ipcbench.profile.advice import BUSY, advise
 from ipcbench.profile.compare import MEDIANS, compare
-from ipcbench.profile.files.tables import comparison_lines, cost_words, module_table, screen, sentences, verdict
+from ipcbench.profile.files.tables import (
+    comparison_lines,
+    cost_words,
+    module_table,
+    screen,
+    sentences,
+    tables_of,
+    verdict,
+)
 from ipcbench.profile.records import Agreement, Memory, Profile, Setting, SweepPoint
 from ipcbench.profile.summary import HOST, TRANSFER, UNDIVIDED, WAIT, Part, PhaseSummary, Summary, summarize
 from ipcbench.profile.timing.overhead import Overhead
@@ -170,7 +178,7 @@ def test_the_largest_part_is_that_of_all_phases() -> None:
 
 def test_spans_save_no_time() -> None:
     assert "spans save no time" in cost_words(Overhead(Interval(-0.53, -0.37, -0.01), 10))
-    assert cost_words(Overhead(Interval(0.01, 0.02, 0.03), 10)).endswith("of the time")
+    assert cost_words(Overhead(Interval(0.01, 0.02, 0.03), 10)) == "+2.00 % [+1.00, +3.00]"
 
 
 def test_memory_that_a_layer_takes_outside_of_its_modules_is_shown() -> None:
@@ -334,6 +342,16 @@ def test_wrong_logits_are_said_first_and_nothing_is_advised() -> None:
         assert screen(summary, advise(summary))[0].startswith(words)
         assert "believe no figure of this run" in verdict(summary, advise(summary))
         assert advise(summary) == ()
+
+
+def test_a_screen_says_how_much_of_it_had_no_room() -> None:
+    summary = summarize(replace(built(slow=(1, 2, 5 * MS)), remarks=("A remark. " * 200,)))
+    lines = screen(summary, advise(summary))
+    assert len(lines) <= 30
+    assert "Sentences for which is no room here: 2; README.md has them." in lines
+    assert any("tokens/s" in line for line in lines)
+    plan = without_times(built())
+    assert tables_of(summarize(plan))["parts"].rows == ()
 
 
 def test_the_largest_part_is_most_only_above_a_half() -> None:

@@ -15,9 +15,10 @@ from ipcbench.cli import main
 from ipcbench.profile import run
 from ipcbench.profile.files import sweeps
 from ipcbench.profile.files.sweeps import sweep_lines, write_sweep
-from ipcbench.profile.records import Setting, SweepPoint, read_profile
+from ipcbench.profile.records import Setting, SweepPoint, read_profile, write_profile
 from ipcbench.profile.sweep.cases import Budget, figure, measure
 from ipcbench.profile.sweep.models import _compared, _of_output, _Turns, sweep_parallel
+from tests.profile.built import built
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "profile_own"
 SHORT = ("--steps", "1", "--warmup", "0", "--no-progress")
@@ -47,6 +48,12 @@ def test_without_torch_a_run_says_how_to_get_it(
     assert main(["profile", "run"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "pip install 'ipcbench[profile]'" in line
+
+
+def test_an_export_has_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_profile(tmp_path, built())
+    assert main(["profile", "export", str(tmp_path), "--format", "chrome", "--out", ""]) == 2
+    assert "--out: '' is not valid" in capsys.readouterr().err
 
 
 def test_a_plan_of_more_calls_than_memory_holds_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
