@@ -2,6 +2,7 @@
 
 - `carried`: channels whose bytes a messaging library carries, and nothing else
 - `cursors`: the shared words of a channel (how far each endpoint is, who sleeps, who has closed) and waiting on them
+- `folder`: channels that are a folder, and what a transport puts there
 - `hazard`: slots that a writer reuses only when no reader is looking at them
 - `interrupts`: work that no signal handler's exception cuts in two
 - `latest`: `latest_value` delivery on top of a reader of every message
@@ -36,6 +37,7 @@ from ipcbench.sync.directory import (
     require_ours,
     require_socket_path,
 )
+from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.hazard import ReaderHazardSlots, WriterHazardSlots
 from ipcbench.sync.interrupts import in_background, uninterrupted, whole
 from ipcbench.sync.latest import LatestValueReader
@@ -60,6 +62,7 @@ __all__ = [
     "CursorsEndpoint",
     "Doorbell",
     "EndpointLock",
+    "FolderBackend",
     "LatestValueReader",
     "Liveness",
     "Owned",

@@ -11,13 +11,13 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import suppress
+from dataclasses import replace
 from mmap import mmap
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Waits, Writer, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Address, Capabilities, Message, Reader, Waits, Writer, bytes_of
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.cursors import (
@@ -34,14 +34,9 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
-from ipcbench.sync.directory import (
-    as_transport_errors,
-    channel_directory,
-    new_directory,
-    open_directory,
-    remove_with_file,
-)
-from ipcbench.sync.interrupts import in_background, is_of_handler, whole
+from ipcbench.sync.directory import as_transport_errors, open_directory
+from ipcbench.sync.folder import FolderBackend
+from ipcbench.sync.interrupts import in_background, is_of_handler
 from ipcbench.sync.ownership import keep_for_ever
 from ipcbench.sync.service import end_services
 from ipcbench.util.clock import deadline_ns, remaining_s
@@ -352,56 +347,16 @@ class CarriedReader(CarriedEndpoint, Reader):
         return words[PUBLISHED] == self._count
 
 
-class CarriedBackend(Backend):
+class CarriedBackend(FolderBackend):
     """A transport of such endpoints."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message"}),
-        when_full="block",
-        max_message_bytes=2**30,
-        max_readers=MAX_READERS,
-        zero_copy_read=False,
-        waits=frozenset({"block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
+    capabilities: ClassVar[Capabilities] = replace(
+        FolderBackend.capabilities, deliveries=frozenset({"every_message"}), max_readers=MAX_READERS
     )
-    writer: ClassVar[type[CarriedWriter]]
-    reader: ClassVar[type[CarriedReader]]
 
-    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
-        """Make what the library needs besides, such as a service.
+    def lay_out(self, folder: Path, channel: ChannelSpec) -> None:
+        make_doorbells(folder, channel.readers)
+        (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
 
-        Args:
-            folder: of the channel; it goes with the channel, and services that run there end.
-            address: of the channel.
-            undo: what to do if it fails.
-        """
-
-    @whole
-    def create(self, channel: ChannelSpec) -> Address:
-        self.probe()
-        self.require(channel)
-        with (
-            as_transport_errors(f"no channel of {self.name}"),
-            new_directory(channel.name) as (folder, location, undo),
-        ):
-            make_doorbells(folder, channel.readers)
-            (folder / "cursors").write_bytes(bytes(cursors_bytes(channel.readers)))
-            address = Address(self.name, channel, location)
-            self.prepare(folder, address, undo)
-        return address
-
-    @whole
-    def open_writer(self, address: Address, index: int = 0) -> Writer:
-        return self.writer(address)
-
-    @whole
-    def open_reader(self, address: Address, index: int) -> Reader:
-        return self.reader(address, index)
-
-    @whole
-    def destroy(self, address: Address) -> None:
-        folder = channel_directory(address)
-        remove_with_file(address, folder / "cursors", partial(end_services, folder))
+    def end(self, folder: Path, address: Address) -> None:
+        end_services(folder)

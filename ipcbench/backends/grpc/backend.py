@@ -25,40 +25,27 @@ the other that it knows the secret, so neither takes a stranger for its peer. No
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import ExitStack
+from pathlib import Path
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
+from ipcbench.backend import Address, unavailable
 from ipcbench.backends.grpc.loop import absence
 from ipcbench.backends.grpc.places import TcpPlaces, UnixPlaces
 from ipcbench.backends.grpc.reader import GrpcReader
 from ipcbench.backends.grpc.writer import GrpcWriter
 from ipcbench.patterns import with_patterns
-from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import channel_file, new_directory, remove_directory
-from ipcbench.sync.interrupts import whole
-from ipcbench.sync.latest import LatestValueReader
+from ipcbench.sync.directory import channel_file
+from ipcbench.sync.folder import FolderBackend
 
 
 @with_patterns
-class Grpc(Backend):
+class Grpc(FolderBackend):
     """gRPC over a Unix socket."""
 
     name: ClassVar[str] = "grpc"
     summary: ClassVar[str] = "gRPC (grpc.aio), a bidirectional stream per reader over a Unix socket, bytes as they are"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message", "latest_value"}),
-        when_full="block",
-        max_message_bytes=2**30,
-        max_readers=256,
-        zero_copy_read=False,
-        waits=frozenset({"block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
-    )
-
+    writer, reader, views_last = GrpcWriter, GrpcReader, True
     _places: ClassVar[UnixPlaces] = UnixPlaces()
 
     @classmethod
@@ -66,28 +53,11 @@ class Grpc(Backend):
         if absence is not None:
             raise unavailable(cls.name, absence, "grpc", "pip install 'ipcbench[grpc]'") from absence
 
-    @whole
-    def create(self, channel: ChannelSpec) -> Address:
-        self.probe()
-        self.require(channel)
-        with new_directory(channel.name) as (_, location, _):
-            self._places.require(channel_file(Address(self.name, channel, location), "writer"))
-        return Address(self.name, channel, location)
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
+        self._places.require(channel_file(address, "writer"))
 
-    @whole
-    def open_writer(self, address: Address, index: int = 0) -> Writer:
-        return GrpcWriter(address, self._places)
-
-    @whole
-    def open_reader(self, address: Address, index: int) -> Reader:
-        reader = partial(GrpcReader, address, self._places, index)
-        if address.channel.delivery == "every_message":
-            return reader()
-        return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=True)
-
-    @whole
-    def destroy(self, address: Address) -> None:
-        remove_directory(address)
+    def means(self, address: Address) -> tuple[UnixPlaces]:
+        return (self._places,)
 
 
 class GrpcTcp(Grpc):

@@ -21,22 +21,18 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
+from ipcbench.backend import Address, Capabilities, Reader, unavailable
 from ipcbench.backends.redis.endpoints import Keys, RedisReader, RedisWriter
 from ipcbench.backends.redis.wire import SERVICE, URL_VARIABLE, Wire, absence, command, socket_path, store_url, url_of
 from ipcbench.errors import BackendUnavailable, TransportError
-from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import (
-    as_transport_errors,
-    channel_directory,
-    new_directory,
-    remove_with_file,
-    require_socket_path,
-)
+from ipcbench.sync.directory import require_socket_path
+from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.service import end_services, kill_group, start_service
 from ipcbench.util.clock import now_ns
@@ -73,24 +69,15 @@ def _server(path: Path) -> list[str]:
     return [program, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
-class Redis(Backend):
+class Redis(FolderBackend):
     """Lists of a Redis or Valkey server."""
 
     name: ClassVar[str] = "redis"
     summary: ClassVar[str] = "Redis or Valkey: a list for each reader, in a server of the channel's own"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message", "latest_value"}),
-        when_full="block",
-        max_message_bytes=2**29,
-        max_readers=256,
-        zero_copy_read=False,
-        waits=frozenset({"block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
-        holds_one_of_max=True,
+    capabilities: ClassVar[Capabilities] = replace(
+        FolderBackend.capabilities, max_message_bytes=2**29, holds_one_of_max=True
     )
+    writer, reader = RedisWriter, RedisReader
 
     @classmethod
     def probe(cls) -> None:
@@ -106,34 +93,19 @@ class Redis(Backend):
         elif not any(map(shutil.which, _SERVERS)):
             raise BackendUnavailable(cls.name, "there is no redis-server", "apt-get install redis-server")
 
-    @whole
-    def create(self, channel: ChannelSpec) -> Address:
-        self.probe()
-        self.require(channel)
-        with new_directory(channel.name) as (folder, location, undo), as_transport_errors("cannot start a server"):
-            path, url = socket_path(folder), os.environ.get(URL_VARIABLE)
-            if url is not None:
-                store_url(folder, url)
-            else:
-                require_socket_path(path)
-                undo.callback(kill_group, start_service(folder, SERVICE, _server(path), partial(_is_ready, folder)))
-        return Address(self.name, channel, location)
-
-    @whole
-    def open_writer(self, address: Address, index: int = 0) -> Writer:
-        return RedisWriter(address)
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
+        path, url = socket_path(folder), os.environ.get(URL_VARIABLE)
+        if url is not None:
+            store_url(folder, url)
+        else:
+            require_socket_path(path)
+            undo.callback(kill_group, start_service(folder, SERVICE, _server(path), partial(_is_ready, folder)))
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
-        return RedisReader(address, index)
+        return RedisReader(address, index)  # the server keeps the latest value
 
-    @whole
-    def destroy(self, address: Address) -> None:
-        folder = channel_directory(address)
-
-        def end() -> None:
-            end_services(folder)
-            if (url := url_of(folder)) is not None:
-                _ask(Wire(folder.name, url, folder, "destroy"), "UNLINK", *Keys(address).every())
-
-        remove_with_file(address, folder / f"{SERVICE}.service", end)
+    def end(self, folder: Path, address: Address) -> None:
+        end_services(folder)
+        if (url := url_of(folder)) is not None:
+            _ask(Wire(folder.name, url, folder, "destroy"), "UNLINK", *Keys(address).every())

@@ -12,78 +12,45 @@ the kernel does not accept is copied and a thread sends it later, so no time-out
 
 from __future__ import annotations
 
-from functools import partial
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
 from typing import ClassVar
 
-from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
+from ipcbench.backend import Address, Capabilities
 from ipcbench.backends.stream.endpoint import doorbell_path
 from ipcbench.backends.stream.places import Places, TcpPlaces, UnixPlaces
 from ipcbench.backends.stream.reader import StreamReader
 from ipcbench.backends.stream.writer import StreamWriter
-from ipcbench.errors import (
-    TransportError,
-)
 from ipcbench.patterns import with_patterns
-from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import channel_file, new_directory, remove_directory
-from ipcbench.sync.interrupts import whole
-from ipcbench.sync.latest import LatestValueReader
+from ipcbench.sync.directory import channel_file
+from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.wait import Doorbell
-from ipcbench.util.files import advice_on
 
 
 @with_patterns
-class Pipe(Backend):
+class Pipe(FolderBackend):
     """Unix stream sockets, with the standard library only."""
 
     name: ClassVar[str] = "pipe"
     summary: ClassVar[str] = "one Unix stream socket per reader, standard library only (like multiprocessing.Pipe)"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message", "latest_value"}),
-        when_full="block",
-        max_message_bytes=2**30,
-        max_readers=256,
-        zero_copy_read=False,
-        waits=frozenset({"spin", "yield", "block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
-        holds_one_of_max=True,
+    capabilities: ClassVar[Capabilities] = replace(
+        FolderBackend.capabilities, waits=frozenset({"spin", "yield", "block"}), holds_one_of_max=True
     )
-
+    writer, reader = StreamWriter, StreamReader
     _places: ClassVar[Places] = UnixPlaces()
 
     @classmethod
     def probe(cls) -> None:
         """Do nothing: every supported system has these sockets."""
 
-    @whole
-    def create(self, channel: ChannelSpec) -> Address:
-        self.require(channel)
-        with new_directory(channel.name) as (directory, location, _):
-            self._places.require(channel_file(Address(self.name, channel, location), reader_roles(channel)[-1]))
-            try:
-                Doorbell.make(doorbell_path(directory))
-            except OSError as error:
-                raise TransportError(f"cannot make a doorbell in {directory}: {error}{advice_on(error)}") from error
-        return Address(self.name, channel, location)
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
+        self._places.require(channel_file(address, reader_roles(address.channel)[-1]))
+        Doorbell.make(doorbell_path(folder))
 
-    @whole
-    def open_writer(self, address: Address, index: int = 0) -> Writer:
-        return StreamWriter(address, self._places)
-
-    @whole
-    def open_reader(self, address: Address, index: int) -> Reader:
-        reader = partial(StreamReader, address, self._places, index)
-        if address.channel.delivery == "every_message":
-            return reader()
-        return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=False)
-
-    @whole
-    def destroy(self, address: Address) -> None:
-        remove_directory(address)
+    def means(self, address: Address) -> tuple[Places]:
+        return (self._places,)
 
 
 class Tcp(Pipe):

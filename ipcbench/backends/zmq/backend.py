@@ -26,16 +26,14 @@ import select
 import socket as sockets
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from ipcbench.backend import (
     PLAIN_TYPES,
     Address,
-    Backend,
     Capabilities,
     Endpoint,
     Message,
@@ -47,19 +45,16 @@ from ipcbench.backend import (
 from ipcbench.backends.zmq.sockets import TRY_S, Places, SocketPair, absence, credit, keys_path, make_keys
 from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
 from ipcbench.patterns import with_patterns
-from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.spec import WaitStrategy
 from ipcbench.sync.directory import (
-    SEPARATOR,
     as_transport_errors,
     channel_directory,
     channel_file,
     channel_token,
-    new_directory,
-    remove_directory,
     require_socket_path,
 )
+from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
-from ipcbench.sync.latest import LatestValueReader
 from ipcbench.sync.locks import reader_role, reader_roles
 from ipcbench.sync.ownership import Owned
 from ipcbench.sync.wait import Doorbell, Watch
@@ -415,42 +410,22 @@ class _ZmqReader(_ZmqEndpoint, Reader):
 
 
 @with_patterns
-class ZmqIpc(Backend):
+class ZmqIpc(FolderBackend):
     """ZeroMQ over a Unix socket in the channel's directory."""
 
     name: ClassVar[str] = "zmq"
     summary: ClassVar[str] = "ZeroMQ XPUB/SUB over ipc:// (Unix sockets), with credit: lossless broadcast"
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        deliveries=frozenset({"every_message", "latest_value"}),
-        when_full="block",
-        max_message_bytes=2**30,
-        max_readers=256,
-        zero_copy_read=False,
-        waits=frozenset({"block"}),
-        launcher="spawn",
-        remote=False,
-        persistent=False,
-        detects_peer_exit=True,
-        holds_one_of_max=True,
-    )
+    capabilities: ClassVar[Capabilities] = replace(FolderBackend.capabilities, holds_one_of_max=True)
+    writer, reader, views_last = _ZmqWriter, _ZmqReader, True
 
     @classmethod
     def probe(cls) -> None:
         if absence is not None:
             raise unavailable(cls.name, absence, "zmq", "pip install pyzmq") from absence
 
-    @whole
-    def create(self, channel: ChannelSpec) -> Address:
-        self.probe()
-        self.require(channel)
-        with new_directory(channel.name) as (directory, location, undo):
-            address = Address(self.name, channel, location)
-            undo.callback(self.release, address)
-            try:
-                reserved = self._reserve(address, directory)
-            except OSError as error:
-                raise TransportError(f"no endpoint for channel {channel.name!r}: {error}") from error
-        return replace(address, location=SEPARATOR.join((location, *reserved)))
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> list[str]:
+        undo.callback(self.release, address)
+        return self._reserve(address, folder)
 
     def _reserve(self, address: Address, directory: Path) -> list[str]:
         """Reserve what the sockets need; return what an address has to say of it besides its token."""
@@ -462,23 +437,14 @@ class ZmqIpc(Backend):
         messages, receipts = (f"ipc://{channel_file(address, name)}" for name in ("messages", "receipts"))
         return Places(messages, receipts)
 
-    @whole
-    def open_writer(self, address: Address, index: int = 0) -> Writer:
+    def means(self, address: Address) -> tuple[Places]:
         self.probe()
-        return _ZmqWriter(address, self._places(address))
-
-    @whole
-    def open_reader(self, address: Address, index: int) -> Reader:
-        self.probe()
-        reader = partial(_ZmqReader, address, self._places(address), index)
-        if address.channel.delivery == "every_message":
-            return reader()
-        return LatestValueReader(reader, f"{address.channel.name} reader-{index}", views_last=True)
+        return (self._places(address),)
 
     @whole
     def destroy(self, address: Address) -> None:
-        self.release(address)  # first: `remove_directory` needs descriptors
-        remove_directory(address)
+        self.release(address)  # first: to remove the folder needs descriptors
+        super().destroy(address)
 
     def release(self, address: Address) -> None:
         for port in _ports.pop(channel_token(address), ()):
