@@ -10,6 +10,7 @@
 - `locks`: a channel's directory and its endpoint locks
 - `loop`: an event loop in a thread of its own, for libraries of asyncio
 - `ownership`: what happens to endpoints that are dropped without `close`, or inherited by a forked child
+- `peers`: endpoints that know their peers by `liveness` alone
 - `ring`, `ring_memory`: the endpoints of a ring of messages in shared memory, and where they lie there
 - `service`: a server that a channel needs, started and ended with it
 - `wait`: spinning, yielding and blocking; doorbells
@@ -49,6 +50,7 @@ from ipcbench.sync.locks import (
     reader_roles,
 )
 from ipcbench.sync.ownership import Owned, own
+from ipcbench.sync.peers import PeerEndpoint
 from ipcbench.sync.service import end_services, kill_group, start_service
 from ipcbench.sync.wait import Doorbell, Waiter
 
@@ -66,6 +68,7 @@ __all__ = [
     "LatestValueReader",
     "Liveness",
     "Owned",
+    "PeerEndpoint",
     "ReaderCursors",
     "ReaderHazardSlots",
     "Waiter",

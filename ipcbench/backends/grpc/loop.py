@@ -42,8 +42,6 @@ _CREDIT_BYTES, _LEAST_COUNT = 2**24, 4
 
 _Result = TypeVar("_Result")
 _thread = LoopThread("gRPC")
-kept: list[object] = []
-"""In a forked child: its parent's objects. To free them would touch a library whose threads the child does not have."""
 
 
 def credit(channel: ChannelSpec) -> tuple[int, int]:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import os
-import sys
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from ipcbench.backend import Address, Reader
-from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, done, kept, running, soon
+from ipcbench.backend import Reader
+from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, soon
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.backends.grpc.places import UnixPlaces
 from ipcbench.backends.grpc.writer import CHECK_S, RECEIPT, GrpcEndpoint
-from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout
-from ipcbench.sync.directory import as_transport_errors, channel_file
+from ipcbench.errors import EndOfStream, PeerLost, TransportError, TransportTimeout
+from ipcbench.sync.directory import as_transport_errors
 from ipcbench.sync.liveness import Liveness
-from ipcbench.sync.locks import reader_role
 from ipcbench.sync.loop import News
 from ipcbench.util.clock import deadline_ns, remaining_s
 
@@ -28,7 +25,7 @@ _LOOK_S, _MOST_LOOK_S = 0.001, 0.05
 
 
 class _Client:
-    """What the loop does for a reader. It knows no reader, so that one which is dropped can end it."""
+    """What the loop does for a reader."""
 
     def __init__(self, name: str, role: str, liveness: Liveness) -> None:
         self.inbox: deque[bytes] = deque()
@@ -43,7 +40,7 @@ class _Client:
     async def start(self, places: UnixPlaces, path: Path) -> None:
         self._work = asyncio.ensure_future(self._run(places, path))
 
-    async def stop(self) -> None:
+    async def stop(self, _: float) -> None:
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait([self._work])
@@ -115,20 +112,11 @@ class _Client:
 class GrpcReader(GrpcEndpoint, Reader):
     """Connects as soon as there is a writer."""
 
-    def __init__(self, address: Address, places: UnixPlaces, index: int) -> None:
-        role = reader_role(address.channel, index)
-        self._channel, self._pid = address.channel, os.getpid()
-        running()
-        self._liveness = Liveness(address, role)
-        self._client = _Client(address.channel.name, role, self._liveness)
-        self._batch = credit(address.channel)[1]
+    def _open(self, undo: ExitStack) -> None:
+        self._side = self._client = _Client(self._channel.name, self._liveness.role, self._liveness)
+        self._batch = credit(self._channel)[1]
         self._count, self._due_count = 0, self._batch
-        try:
-            done(self._client.start(places, channel_file(address, "writer")))
-        except TransportError:
-            self._liveness.abandon()
-            raise
-        self.opened()
+        self._start()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         client = self._client
@@ -150,8 +138,7 @@ class GrpcReader(GrpcEndpoint, Reader):
         """Wait until a message is there."""
         client, deadline = self._client, deadline_ns(timeout_s)
         while True:
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
+            self._require_usable()
             failure = client.failure  # before the look: what is in the inbox then came before it
             if client.inbox:
                 return
@@ -177,27 +164,12 @@ class GrpcReader(GrpcEndpoint, Reader):
         if self._liveness.is_check_due() and self._liveness.is_gone("writer"):
             if self._liveness.note_of("writer") is not None or self._has_news():
                 return  # the end is on its way
-            self._failure = PeerLost(f"the writer of channel {self._channel.name!r} died without closing")
-            raise self._failure
+            self._fail(self._lost())
 
     def fileno(self) -> int:
-        if self.closed:
-            raise EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
+        self._require_open()
         with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
             return self._client.news.fileno()
-
-    def _refuse(self) -> None:
-        self._failure = EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
-
-    def let_go(self) -> None:
-        self._is_released = True
-        self._refuse()
-        self._client.news.close()
-        if self._pid != os.getpid():
-            kept.append(self._client)
-        elif not sys.is_finalizing():
-            done(self._client.stop())
-        self._liveness.release()
 
     def _close(self) -> None:
         try:

@@ -8,22 +8,22 @@ import os
 import secrets
 import sys
 from collections import deque
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from struct import Struct
 from typing import Any
 
-from ipcbench.backend import Address, Endpoint, Message, Writer, bytes_of
-from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, done, kept, running, soon
+from ipcbench.backend import Address, Message, Writer, bytes_of
+from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, done, running, soon
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.backends.grpc.places import UnixPlaces
-from ipcbench.errors import EndpointClosed, MessageTooLarge, PeerLost, TransportError, TransportTimeout
-from ipcbench.spec import WaitStrategy
+from ipcbench.errors import MessageTooLarge, TransportError, TransportTimeout
 from ipcbench.sync.directory import as_transport_errors, channel_file
 from ipcbench.sync.interrupts import in_background
-from ipcbench.sync.liveness import CHECK_NS, Liveness
+from ipcbench.sync.liveness import CHECK_NS
 from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.loop import News
-from ipcbench.sync.ownership import Owned
+from ipcbench.sync.ownership import keep_for_ever
+from ipcbench.sync.peers import PeerEndpoint
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 RECEIPT = Struct("<Q")
@@ -33,18 +33,26 @@ _LINGER_S, _CLOSE_S = 30.0, 0.1
 """How long a closed writer continues to send to slow readers, and how long `close` waits for it."""
 
 
-class GrpcEndpoint(Owned, Endpoint):
-    """What both endpoints have in common."""
+class GrpcEndpoint(PeerEndpoint):
+    """What both endpoints have in common: the loop works for them."""
 
-    _failure: TransportError | None = None
+    _side: Any
+    """What the loop does for this endpoint. It knows no endpoint, so that one which is dropped can end it."""
 
-    @property
-    def waits(self) -> WaitStrategy:
-        return "block"
+    def __init__(self, address: Address, places: UnixPlaces, *index: int) -> None:
+        self._pid, self._places = os.getpid(), places
+        running()
+        super().__init__(address, *index)
 
-    @property
-    def closed(self) -> bool:
-        return isinstance(self._failure, EndpointClosed)
+    def _start(self) -> None:
+        done(self._side.start(self._places, channel_file(self._address, "writer")))
+
+    def _drop(self) -> None:
+        self._side.news.close()
+        if self._pid != os.getpid():
+            keep_for_ever(self._side)  # to free it would touch a library whose threads the child does not have
+        elif not sys.is_finalizing():
+            done(self._side.stop(0))
 
 
 class _Stream:
@@ -57,7 +65,7 @@ class _Stream:
 
 
 class _Server:
-    """What the loop does for a writer. It knows no writer, so that one which is dropped can end it."""
+    """What the loop does for a writer."""
 
     def __init__(self, roles: list[str]) -> None:
         self.log: deque[bytes] = deque()
@@ -143,24 +151,16 @@ class _Server:
 class GrpcWriter(GrpcEndpoint, Writer):
     """Listens from its opening on."""
 
-    def __init__(self, address: Address, places: UnixPlaces) -> None:
-        self._channel, self._pid = address.channel, os.getpid()
-        running()
-        self._liveness = Liveness(address, "writer")
-        self._server = _Server(reader_roles(address.channel))
-        try:
-            with as_transport_errors(f"the writer of channel {address.channel.name!r} cannot listen"):
-                done(self._server.start(places, channel_file(address, "writer")))
-        except TransportError:
-            self._liveness.abandon()
-            raise
-        self._awaited = reader_roles(address.channel)
-        self._readers = reader_roles(address.channel)
-        self._limit_bytes = address.channel.max_message_bytes
-        self._window = credit(address.channel)[0]
+    def _open(self, undo: ExitStack) -> None:
+        self._readers = reader_roles(self._channel)
+        self._side = self._server = _Server(self._readers)
+        self._awaited = [*self._readers]
+        self._limit_bytes = self._channel.max_message_bytes
+        self._window = credit(self._channel)[0]
         self._sent_count = self._granted_count = self._read_count = 0
         self._begun = False
-        self.opened()
+        with as_transport_errors(f"the writer of channel {self._channel.name!r} cannot listen"):
+            self._start()
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) is not bytes:
@@ -180,10 +180,10 @@ class GrpcWriter(GrpcEndpoint, Writer):
     def _make_room(self, deadline: int | None) -> None:
         """Wait until all readers are connected and none is too far behind; after a loss or `close`, raise its error."""
         while True:
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
+            self._require_usable()
             server = self._server
-            self._drop_those_that_left()
+            for role in [role for role in self._readers if role in server.left]:
+                self._forget(role)
             awaited = [role for role in self._awaited if role not in server.came]
             self._begun = not awaited
             if self._begun and self._count_room():
@@ -204,18 +204,14 @@ class GrpcWriter(GrpcEndpoint, Writer):
         self._granted_count = self._read_count + self._window
         return self._sent_count < self._granted_count
 
-    def _drop_those_that_left(self) -> None:
-        for role in [role for role in self._readers if role in self._server.left]:
-            self._drop(role)
-
     def _check_readers(self) -> None:
         """Look for readers that are gone, though a child of theirs may keep their connection, or never came."""
         for role in list(self._readers):
             has_closed = role not in self._server.came and self._liveness.note_of(role) is not None
             if has_closed or self._liveness.is_gone(role):
-                self._drop(role)
+                self._forget(role)
 
-    def _drop(self, role: str) -> None:
+    def _forget(self, role: str) -> None:
         """Forget a reader that is gone.
 
         Raises:
@@ -225,28 +221,14 @@ class GrpcWriter(GrpcEndpoint, Writer):
         self._awaited = [each for each in self._awaited if each != role]
         soon(self._server.end_one, role)
         if self._liveness.note_of(role) is None:
-            self._granted_count = 0
-            self._failure = PeerLost(f"{role} of channel {self._channel.name!r} died without closing")
-            raise self._failure
+            self._fail(self._lost(role))
 
-    def _refuse(self) -> None:
+    def _refuse(self, failure: TransportError) -> None:
         self._granted_count = 0
-        self._failure = EndpointClosed(f"the writer of channel {self._channel.name!r} is closed")
-
-    def let_go(self) -> None:
-        self._is_released = True
-        self._refuse()
-        if self._pid != os.getpid():
-            kept.append(self._server)
-            self._liveness.release()
-        elif sys.is_finalizing():
-            self._liveness.release()
-        else:
-            done(self._server.stop(0))
-            self._liveness.release()
+        super()._refuse(failure)
 
     def _close(self) -> None:
-        self._refuse()
+        self._refuse_all()
         try:
             self._liveness.leave_note("ended" if self._begun else "unused")
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from ipcbench.backend import PLAIN_TYPES, Address, Endpoint, Message, Reader, Writer, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Address, Message, Reader, Writer, bytes_of
 from ipcbench.backends.redis.wire import Wire, command, url_of
 from ipcbench.errors import (
     EndOfStream,
@@ -15,12 +15,11 @@ from ipcbench.errors import (
     TransportError,
     TransportTimeout,
 )
-from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import as_transport_errors, channel_token
 from ipcbench.sync.interrupts import is_of_handler
-from ipcbench.sync.liveness import Liveness
-from ipcbench.sync.locks import reader_role, reader_roles
-from ipcbench.sync.ownership import Owned
+from ipcbench.sync.locks import reader_roles
+from ipcbench.sync.peers import PeerEndpoint
 from ipcbench.util.clock import deadline_ns, now_ns
 
 GONE = 10**15
@@ -75,25 +74,14 @@ def bulk_of(channel: ChannelSpec) -> int:
     return max(1, min(channel.depth // 4, _MOST_BULK, _BULK_BYTES // max(1, channel.max_message_bytes)))
 
 
-class RedisEndpoint(Owned, Endpoint):
+class RedisEndpoint(PeerEndpoint):
     """What both endpoints have in common."""
 
-    def __init__(self, address: Address, role: str) -> None:
-        """Lock the endpoint and connect.
-
-        Raises:
-            TransportError: there is no such channel, the endpoint is open already, or its server is not there.
-        """
-        self._channel, self._keys = address.channel, Keys(address)
-        self._failure: TransportError | None = None
-        self._wires: list[Wire] = []
-        self._liveness = Liveness(address, role)
-        try:
-            self._url = url_of(self._liveness.directory)
-            self._wire = self._connect(role)
-        except TransportError:
-            self._liveness.abandon()
-            raise
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        self._keys, self._wires = Keys(self._address), list[Wire]()
+        undo.callback(self._drop)
+        self._url = url_of(self._liveness.directory)
+        self._wire = self._connect(self._liveness.role)
 
     def _connect(self, role: str) -> Wire:
         no_connection = f"no connection to the server of channel {self._channel.name!r}"
@@ -107,28 +95,12 @@ class RedisEndpoint(Owned, Endpoint):
         self._wires.append(wire)
         return wire
 
-    @property
-    def waits(self) -> WaitStrategy:
-        return "block"
-
-    @property
-    def closed(self) -> bool:
-        return isinstance(self._failure, EndpointClosed)
-
-    def _fail(self, failure: TransportError) -> None:
-        """Raise this failure, now and in every later call."""
-        self._failure = failure
-        raise failure
-
     def _timed_out(self, what: str, timeout_s: float | None) -> TransportTimeout:
         return TransportTimeout(f"{what} channel {self._channel.name!r} within {timeout_s} s")
 
-    def let_go(self) -> None:
-        self._is_released = True
-        self._failure = EndpointClosed(f"this {self._liveness.role} of channel {self._channel.name!r} is closed")
+    def _drop(self) -> None:
         for wire in self._wires:
             wire.close()
-        self._liveness.release()
 
     def _close(self) -> None:
         self._failure = self._failure or EndpointClosed("closing")
@@ -145,23 +117,22 @@ class RedisEndpoint(Owned, Endpoint):
 class RedisReader(RedisEndpoint, Reader):
     """Takes messages from a list of its own by BLMPOP, of which one stays outstanding when a call times out."""
 
-    def __init__(self, address: Address, index: int) -> None:
-        super().__init__(address, reader_role(address.channel, index))
-        keys, most = self._keys, bulk_of(address.channel)
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        super()._open(undo)
+        keys, channel = self._keys, self._channel
+        most, index = bulk_of(channel), self._index
         self._end, count = keys.ends[index].encode(), keys.counts[index]
         token = command("RPOPLPUSH", keys.waiting, keys.room)
         pop = command("BLMPOP", "0", "2", keys.messages[index], keys.ends[index], "LEFT", "COUNT", str(most))
         self._asks = [command("INCRBY", count, str(read)) + token + pop for read in range(most + 1)]
         self._leave = command("SET", count, str(GONE)) + command("DEL", keys.messages[index]) + token
-        self._is_ahead = address.channel.delivery == "every_message"
+        self._is_ahead = channel.delivery == "every_message"
         self._bulk: list[bytes] = []
         self._uncounted = 0
-        self.opened()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         if not self._bulk:
-            if self._failure is not None:
-                raise self._failure.with_traceback(None)
+            self._require_usable()
             self._fetch(timeout_s)
         view = memoryview(self._bulk[-1])
         if self._is_ahead and len(self._bulk) == 1 and not self._wire.owed:
@@ -206,7 +177,7 @@ class RedisReader(RedisEndpoint, Reader):
         if self._liveness.is_check_due() and self._liveness.is_gone("writer"):
             self._ask_aside(command("PING"), 1)  # what the server got before has been answered, too
             if not self._wire.receive(now_ns() + _PROMPT_NS):
-                raise PeerLost(f"the writer of channel {self._channel.name!r} died without closing")
+                raise self._lost()
 
     def _ask_aside(self, commands: bytes, replies: int) -> None:
         """Send commands by another connection, since this one may be blocked, and wait for the answers."""
@@ -219,8 +190,7 @@ class RedisReader(RedisEndpoint, Reader):
             self._wires.remove(wire)
 
     def fileno(self) -> int | None:
-        if self.closed and self._failure is not None:
-            raise self._failure.with_traceback(None)
+        self._require_open()
         return int(self._wire.socket.fileno())
 
     def _say_goodbye(self) -> None:
@@ -232,9 +202,9 @@ class RedisReader(RedisEndpoint, Reader):
 class RedisWriter(RedisEndpoint, Writer):
     """Pushes each message to the lists of all readers, as many as they have room for, without waiting for answers."""
 
-    def __init__(self, address: Address) -> None:
-        super().__init__(address, "writer")
-        channel, keys = address.channel, self._keys
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        super()._open(undo)
+        channel, keys = self._channel, self._keys
         self._is_stream = channel.delivery == "every_message"
         self._limit_bytes = channel.max_message_bytes
         self._window = channel.depth + bulk_of(channel) - 1 if self._is_stream else GONE
@@ -245,14 +215,8 @@ class RedisWriter(RedisEndpoint, Writer):
         self._counts = command("MGET", *keys.counts)
         self._token = command("LPUSH", keys.waiting, "1")
         self._await_room = command("BLPOP", keys.room, "0")
-        try:
-            self._credit = self._connect("writer-credit")
-            self._head, self._tail, self._replies = self._push()
-        except TransportError:
-            self._wire.close()
-            self._liveness.abandon()
-            raise
-        self.opened()
+        self._credit = self._connect("writer-credit")
+        self._head, self._tail, self._replies = self._push()
 
     def _push(self) -> tuple[bytes, bytes, int]:
         """Return what comes before and after a message, and the number of replies."""
@@ -327,7 +291,7 @@ class RedisWriter(RedisEndpoint, Writer):
         if self._liveness.is_check_due():
             for role, count in zip(self._roles, counts, strict=True):
                 if self._liveness.is_gone(role) and int(count or 0) < GONE:
-                    raise PeerLost(f"{role} of channel {self._channel.name!r} died without closing")
+                    raise self._lost(role)
 
     def _say_goodbye(self) -> None:
         """Tell the readers that the stream ends; one that was cut ends by the release of the lock."""
