@@ -9,13 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from struct import Struct
 
-from ipcbench.backend import Endpoint
-from ipcbench.errors import (
-    EndpointClosed,
-    TransportError,
-)
+from ipcbench.backend import Address
+from ipcbench.backends.stream.places import Places
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.ownership import Owned
+from ipcbench.sync.peers import PeerEndpoint
 from ipcbench.util.clock import now_ns, remaining_s
 
 SIZE = Struct("<Q")
@@ -66,16 +63,13 @@ def wait_ready(
     return True
 
 
-class StreamEndpoint(Owned, Endpoint):
+class StreamEndpoint(PeerEndpoint):
     """What both endpoints have in common."""
 
-    _channel: ChannelSpec
-    _failure: TransportError | None = None
+    def __init__(self, address: Address, places: Places, *index: int) -> None:
+        self._places = places
+        super().__init__(address, *index)
 
     @property
     def waits(self) -> WaitStrategy:
         return way_of_waiting(self._channel)
-
-    @property
-    def closed(self) -> bool:
-        return isinstance(self._failure, EndpointClosed)

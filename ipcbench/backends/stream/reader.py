@@ -8,7 +8,7 @@ import select
 import socket
 from pathlib import Path
 
-from ipcbench.backend import Address, Reader
+from ipcbench.backend import Reader
 from ipcbench.backends.stream.endpoint import (
     END,
     HEAD_BYTES,
@@ -19,18 +19,11 @@ from ipcbench.backends.stream.endpoint import (
     wait_ready,
     way_of_waiting,
 )
-from ipcbench.backends.stream.places import Knocking, Places
-from ipcbench.errors import (
-    EndOfStream,
-    EndpointClosed,
-    PeerLost,
-    TransportError,
-    TransportTimeout,
-)
+from ipcbench.backends.stream.places import Knocking
+from ipcbench.errors import EndOfStream, TransportError, TransportTimeout
 from ipcbench.sync.directory import as_transport_errors, channel_file
 from ipcbench.sync.interrupts import is_of_handler, no_fork, uninterrupted
-from ipcbench.sync.liveness import CHECK_NS, Liveness
-from ipcbench.sync.locks import reader_role
+from ipcbench.sync.liveness import CHECK_NS
 from ipcbench.sync.wait import Doorbell, Watch
 from ipcbench.util.clock import deadline_ns, now_ns
 
@@ -51,20 +44,14 @@ def _ring(directory: Path) -> None:
 class StreamReader(StreamEndpoint, Reader):
     """Listens, and receives into one buffer that it keeps."""
 
-    def __init__(self, address: Address, places: Places, index: int) -> None:
-        role = reader_role(address.channel, index)
-        self._channel, self._places = address.channel, places
-        self._liveness = Liveness(address, role)
-        self._place = path = channel_file(address, role)
-        with contextlib.ExitStack() as undo:
-            undo.callback(self._liveness.abandon)
-            try:
-                doorbell = Doorbell(doorbell_path(self._liveness.directory))
-                undo.callback(doorbell.close)
-                self._socket = places.listen(path, undo)  # last: from now on the writer may connect, and write
-            except (OSError, TransportError) as error:
-                raise TransportError(f"cannot listen at {path}: {error}") from error
-            undo.pop_all()
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        self._place = path = channel_file(self._address, self._liveness.role)
+        try:
+            doorbell = Doorbell(doorbell_path(self._liveness.directory))
+            undo.callback(doorbell.close)
+            self._socket = self._places.listen(path, undo)  # last: from now on the writer may connect, and write
+        except (OSError, TransportError) as error:
+            raise TransportError(f"cannot listen at {path}: {error}") from error
         doorbell.ring()
         doorbell.close()
         self._listening, self._looking = True, self._socket
@@ -74,9 +61,8 @@ class StreamReader(StreamEndpoint, Reader):
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
         self._ask_bytes = _CHUNK_BYTES
-        self._until_receipt = self._batch = credit(address.channel)[1]
-        self._sleeps = way_of_waiting(address.channel) == "block"
-        self.opened()
+        self._until_receipt = self._batch = credit(self._channel)[1]
+        self._sleeps = way_of_waiting(self._channel) == "block"
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         start = self._start + HEAD_BYTES
@@ -91,8 +77,7 @@ class StreamReader(StreamEndpoint, Reader):
         return self._view[start:stop]
 
     def fileno(self) -> int | None:
-        if isinstance(self._failure, EndpointClosed):
-            raise self._failure.with_traceback(None)
+        self._require_open()
         if self._watch is None:
             with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
                 self._watch = Watch()
@@ -113,8 +98,7 @@ class StreamReader(StreamEndpoint, Reader):
 
     def _fill(self, timeout_s: float | None) -> None:
         """Receive until a whole message is in the buffer."""
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+        self._require_usable()
         deadline = deadline_ns(timeout_s)
         if self._listening:
             self._accept(deadline)
@@ -138,7 +122,7 @@ class StreamReader(StreamEndpoint, Reader):
             if got > 0:
                 need = self._needed()
             elif got == 0:
-                self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
+                self._fail(self._lost())
             elif not self._ready(deadline):
                 raise TransportTimeout(f"no message in channel {self._channel.name!r} within {timeout_s} s")
         self._ask_bytes = max(_CHUNK_BYTES, need)  # the next message is probably as large: receive it at once, no more
@@ -158,9 +142,9 @@ class StreamReader(StreamEndpoint, Reader):
             return HEAD_BYTES
         size_bytes: int = SIZE.unpack_from(self._buffer, self._start)[0]
         if size_bytes == END:
-            self._stop(EndOfStream(f"channel {self._channel.name!r} has ended"))
+            self._fail(EndOfStream(f"channel {self._channel.name!r} has ended"))
         if size_bytes > self._channel.max_message_bytes:
-            self._stop(TransportError(f"another program writes to channel {self._channel.name!r}: this is no message"))
+            self._fail(TransportError(f"another program writes to channel {self._channel.name!r}: this is no message"))
         return HEAD_BYTES + size_bytes
 
     def _make_space(self, need: int) -> None:
@@ -223,34 +207,28 @@ class StreamReader(StreamEndpoint, Reader):
         self._knocking.clear()
 
     def _check_note(self) -> None:
-        """Raise if the writer has closed without a message; it may have done so before it could connect to this reader.
-        From then on, the descriptor is readable.
-        """
-        if self._liveness.note_of("writer") == "unused":
+        try:
+            super()._check_note()
+        except EndOfStream:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-            self._stop(EndOfStream(f"channel {self._channel.name!r} was closed without a message"))
+                self._socket.shutdown(socket.SHUT_RDWR)  # from now on, the descriptor is readable
+            raise
 
     def _check_writer(self) -> None:
         self._check_note()
         if self._liveness.is_gone("writer"):
-            self._stop(PeerLost(f"the writer of channel {self._channel.name!r} died without closing"))
+            self._fail(self._lost())
 
-    def _stop(self, failure: TransportError) -> None:
-        self._failure = failure
+    def _refuse(self, failure: TransportError) -> None:
+        super()._refuse(failure)
         self._start = self._end = 0
-        raise failure
 
-    def let_go(self) -> None:
-        self._is_released = True
-        self._failure = EndpointClosed(f"this reader of channel {self._channel.name!r} is closed")
-        self._start = self._end = 0
+    def _drop(self) -> None:
         self._socket.close()
         self._looking.close()
         self._forget_knocking()
         if self._watch is not None:
             self._watch.close()
-        self._liveness.release()
 
     def _close(self) -> None:
         try:

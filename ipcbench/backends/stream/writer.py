@@ -8,7 +8,7 @@ import select
 import socket
 from collections.abc import Sequence
 
-from ipcbench.backend import PLAIN_TYPES, Address, Message, Writer, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Message, Writer, bytes_of
 from ipcbench.backends.stream.connection import Connection, Pump
 from ipcbench.backends.stream.endpoint import (
     END,
@@ -18,17 +18,10 @@ from ipcbench.backends.stream.endpoint import (
     doorbell_path,
     wait_ready,
 )
-from ipcbench.backends.stream.places import Places
-from ipcbench.errors import (
-    EndpointClosed,
-    MessageTooLarge,
-    PeerLost,
-    TransportError,
-    TransportTimeout,
-)
+from ipcbench.errors import MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.directory import channel_file
 from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted
-from ipcbench.sync.liveness import CHECK_NS, Liveness
+from ipcbench.sync.liveness import CHECK_NS
 from ipcbench.sync.locks import is_held, reader_roles
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns
@@ -46,24 +39,17 @@ _RECEIPTS_BYTES = 2**16
 class StreamWriter(StreamEndpoint, Writer):
     """Connects to every reader."""
 
-    def __init__(self, address: Address, places: Places) -> None:
-        self._address, self._channel, self._places = address, address.channel, places
-        self._liveness = Liveness(address, "writer")
-        try:
-            self._doorbell = Doorbell(doorbell_path(self._liveness.directory))
-        except TransportError:
-            self._liveness.abandon()
-            raise
-        self._awaited = reader_roles(address.channel)
+    def _open(self, undo: contextlib.ExitStack) -> None:
+        self._doorbell = Doorbell(doorbell_path(self._liveness.directory))
+        self._awaited = reader_roles(self._channel)
         self._sockets: list[socket.socket] = []
         self._connections: list[Connection] = []
         self._pump = Pump()
-        self._limit_bytes = address.channel.max_message_bytes
-        self._window, self._batch = credit(address.channel)
+        self._limit_bytes = self._channel.max_message_bytes
+        self._window, self._batch = credit(self._channel)
         self._room = self._granted = 0
         self._receipts = bytearray(_RECEIPTS_BYTES)
         self._begun = self._is_broken = False
-        self.opened()
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
@@ -87,10 +73,11 @@ class StreamWriter(StreamEndpoint, Writer):
 
     def _break(self, error: BaseException) -> None:
         """Write no more: after an exception of a signal handler, nobody knows what was sent, or who is connected."""
-        self._room = 0
-        self._failure = TransportError(
-            f"a write to channel {self._channel.name!r} was interrupted by {type(error).__name__}, maybe in the middle "
-            "of the message: close the writer, destroy the channel and make another"
+        self._refuse(
+            TransportError(
+                f"a write to channel {self._channel.name!r} was interrupted by {type(error).__name__}, maybe in the "
+                "middle of the message: close the writer, destroy the channel and make another"
+            )
         )
         self._is_broken = True
 
@@ -126,7 +113,7 @@ class StreamWriter(StreamEndpoint, Writer):
         for connection, left in rest:
             self._hand_over(connection, left, start=True)
         for connection in dead:
-            self._drop(connection)
+            self._forget(connection)
 
     def _hold(self, connection: Connection, pieces: list[memoryview]) -> bool:
         """Hand the pieces to the thread if it still has something to send here; return whether it did."""
@@ -153,8 +140,7 @@ class StreamWriter(StreamEndpoint, Writer):
 
     def _make_room(self, deadline: int | None) -> None:
         """Wait until all readers are connected and none is too far behind; after a loss or `close`, raise its error."""
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+        self._require_usable()
         while self._awaited:
             self._connect_readers(deadline)
         self._begun = True
@@ -176,12 +162,12 @@ class StreamWriter(StreamEndpoint, Writer):
                     continue
                 got = 0
             if not got:
-                self._drop(connection)
+                self._forget(connection)
         granted = min((connection.read for connection in self._connections), default=self._granted) + self._window
         self._room, self._granted = granted - self._granted, granted
         return self._room
 
-    def _drop(self, connection: Connection) -> None:
+    def _forget(self, connection: Connection) -> None:
         """Forget a reader that is gone.
 
         Raises:
@@ -191,12 +177,7 @@ class StreamWriter(StreamEndpoint, Writer):
         if connection in self._connections:
             self._connections.remove(connection)
         if note is None:
-            self._lose(connection.role)
-
-    def _lose(self, role: str) -> None:
-        self._room = 0
-        self._failure = PeerLost(f"{role} of channel {self._channel.name!r} died without closing")
-        raise self._failure
+            self._fail(self._lost(connection.role))
 
     def _connect_readers(self, deadline: int | None) -> None:
         """Connect to the readers that listen; if some do not yet, wait until one rings."""
@@ -236,26 +217,21 @@ class StreamWriter(StreamEndpoint, Writer):
         self._awaited = [role for role in self._awaited if self._liveness.note_of(role) is None]
         for role in self._awaited:
             if self._liveness.is_gone(role):
-                self._lose(role)
+                self._fail(self._lost(role))
 
-    def _refuse(self) -> None:
+    def _refuse(self, failure: TransportError) -> None:
         self._room = 0
-        self._failure = EndpointClosed(f"the writer of channel {self._channel.name!r} is closed")
-
-    def let_go(self) -> None:
-        self._is_released = True
-        self._refuse()
-        self._drop_all()
+        super()._refuse(failure)
 
     def _close(self) -> None:
-        self._refuse()
+        self._refuse_all()
         try:
             if self._is_broken:  # the readers lose it
                 self._pump.cut(self._connections)
             else:
                 self._end()
         finally:
-            self._refuse()  # again: a reader may have turned out to be dead
+            self._refuse_all()  # again: a reader may have turned out to be dead
             self._flush()
 
     def _end(self) -> None:
@@ -280,10 +256,10 @@ class StreamWriter(StreamEndpoint, Writer):
         self._pump.join(_LINGER_S)
         for connection in self._connections:
             self._places.end(connection.socket, _LINGER_S)
-        self._drop_all()
+        self._drop()
+        self._liveness.release()
 
-    def _drop_all(self) -> None:
+    def _drop(self) -> None:
         for endpoint in self._sockets:
             endpoint.close()
         self._doorbell.close()
-        self._liveness.release()
