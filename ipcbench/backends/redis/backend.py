@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,32 +29,27 @@ from typing import ClassVar
 
 from ipcbench.backend import Address, Capabilities, Reader, unavailable
 from ipcbench.backends.redis.endpoints import Keys, RedisReader, RedisWriter
-from ipcbench.backends.redis.wire import SERVICE, URL_VARIABLE, Wire, absence, command, socket_path, store_url, url_of
+from ipcbench.backends.redis.wire import URL_VARIABLE, Wire, absence, command, store_url, url_of
 from ipcbench.errors import BackendUnavailable, TransportError
 from ipcbench.sync.directory import require_socket_path
 from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import whole
-from ipcbench.sync.service import end_services, kill_group, start_service
-from ipcbench.util.clock import now_ns
+from ipcbench.sync.service import SERVICE_SUFFIX, end_services, kill_group, start_service
 
+_SERVICE = "redis"
 _SERVERS = "valkey-server", "redis-server"
-_ANSWER_NS = 5_000_000_000
 _HAS_BLMPOP = "COMMAND", "INFO", "BLMPOP"
 
 
 def _ask(wire: Wire, *words: str) -> None:
-    try:
-        wire.request(command(*words), 1)
-        wire.settle(now_ns() + _ANSWER_NS, bool)
-        if wire.got == [None]:
+    with closing(wire):
+        if wire.ask(command(*words)) == [None]:
             raise TransportError(f"the server is older than Redis 7.0, without {words[-1]}")
-    finally:
-        wire.close()
 
 
-def _is_ready(folder: Path) -> bool:
+def _is_ready(channel: str, url: str) -> bool:
     try:
-        wire = Wire(folder.name, None, folder, "create")
+        wire = Wire(channel, url, "create")
     except OSError:
         return False
     _ask(wire, *_HAS_BLMPOP)
@@ -86,7 +81,7 @@ class Redis(FolderBackend):
             raise unavailable(cls.name, absence, package, "pip install 'ipcbench[redis]'") from absence
         if (url := os.environ.get(URL_VARIABLE)) is not None:
             try:
-                _ask(Wire(cls.name, url, Path(), "probe"), *_HAS_BLMPOP)
+                _ask(Wire(cls.name, url, "probe"), *_HAS_BLMPOP)
             except (OSError, ValueError, TransportError) as error:
                 hint = f"start that server, or unset {URL_VARIABLE}"
                 raise BackendUnavailable(cls.name, f"no server at {URL_VARIABLE}: {error}", hint) from error
@@ -94,12 +89,13 @@ class Redis(FolderBackend):
             raise BackendUnavailable(cls.name, "there is no redis-server", "apt-get install redis-server")
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
-        path, url = socket_path(folder), os.environ.get(URL_VARIABLE)
-        if url is not None:
-            store_url(folder, url)
-        else:
+        path, url = folder / _SERVICE, os.environ.get(URL_VARIABLE)
+        if url is None:
             require_socket_path(path)
-            undo.callback(kill_group, start_service(folder, SERVICE, _server(path), partial(_is_ready, folder)))
+            url = path.as_uri().replace("file", "unix", 1)
+            is_ready = partial(_is_ready, folder.name, url)
+            undo.callback(kill_group, start_service(folder, _SERVICE, _server(path), is_ready))
+        store_url(folder, url)
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
@@ -107,5 +103,5 @@ class Redis(FolderBackend):
 
     def end(self, folder: Path, address: Address) -> None:
         end_services(folder)
-        if (url := url_of(folder)) is not None:
-            _ask(Wire(folder.name, url, folder, "destroy"), "UNLINK", *Keys(address).every())
+        if not (folder / f"{_SERVICE}{SERVICE_SUFFIX}").exists():
+            _ask(Wire(folder.name, url_of(folder), "destroy"), "UNLINK", *Keys(address).every())

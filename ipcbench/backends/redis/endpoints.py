@@ -27,8 +27,8 @@ GONE = 10**15
 
 _JOIN_BYTES = 2**14
 """Up to this size, a message is joined to its command, which is cheaper than sending three pieces."""
-_PROMPT_NS, _ANSWER_NS = 100_000_000, 10_000_000_000
-"""How long an answer of a server that does not block may take: if the caller's time-out is shorter; and at most."""
+_PROMPT_NS = 100_000_000
+"""How long an answer of a server that does not block may take, if the caller's time-out is shorter."""
 _MOST_UNTAKEN = 32
 """After so many messages at most, a writer takes the replies that have come."""
 _MOST_BULK, _BULK_BYTES = 64, 2**20
@@ -80,14 +80,13 @@ class RedisEndpoint(PeerEndpoint):
     def _open(self, undo: contextlib.ExitStack) -> None:
         self._keys, self._wires = Keys(self._address), list[Wire]()
         undo.callback(self._drop)
-        self._url = url_of(self._liveness.directory)
         self._wire = self._connect(self._liveness.role)
 
     def _connect(self, role: str) -> Wire:
         no_connection = f"no connection to the server of channel {self._channel.name!r}"
         try:
             with as_transport_errors(no_connection):
-                wire = Wire(self._channel.name, self._url, self._liveness.directory, role)
+                wire = Wire(self._channel.name, url_of(self._liveness.directory), role)
         except TransportError as error:
             if isinstance(error.__cause__, ConnectionError):
                 raise PeerLost(f"{no_connection}, which has died: {error.__cause__}") from error.__cause__
@@ -180,14 +179,9 @@ class RedisReader(RedisEndpoint, Reader):
                 raise self._lost()
 
     def _ask_aside(self, commands: bytes, replies: int) -> None:
-        """Send commands by another connection, since this one may be blocked, and wait for the answers."""
-        wire = self._connect(f"{self._liveness.role}-aside")
-        try:
-            wire.request(commands, replies)
-            wire.settle(now_ns() + _ANSWER_NS, bool)
-        finally:
-            wire.close()
-            self._wires.remove(wire)
+        """Ask by another connection, since this one may be blocked."""
+        with contextlib.closing(self._connect(f"{self._liveness.role}-aside")) as wire:
+            wire.ask(commands, replies)
 
     def fileno(self) -> int | None:
         self._require_open()
@@ -224,10 +218,8 @@ class RedisWriter(RedisEndpoint, Writer):
         if self._is_stream and len(keys.messages) == 1:  # no script, which would copy the message twice
             return _but_last("RPUSH", keys.messages[0]), b"\r\n" + command("GET", keys.counts[0]), 2
         script = _PUSH.format(gone=GONE, replace="" if self._is_stream else _REPLACE)
-        self._wire.request(command("SCRIPT", "LOAD", script), 1)
-        self._wire.settle(now_ns() + _ANSWER_NS, bool)
-        words = "EVALSHA", self._wire.got, str(2 * len(keys.messages)), *keys.counts, *keys.messages
-        return _but_last(*words), b"\r\n", 1
+        digest = self._wire.ask(command("SCRIPT", "LOAD", script))
+        return _but_last("EVALSHA", digest, str(2 * len(keys.messages)), *keys.counts, *keys.messages), b"\r\n", 1
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
@@ -297,8 +289,7 @@ class RedisWriter(RedisEndpoint, Writer):
         """Tell the readers that the stream ends; one that was cut ends by the release of the lock."""
         if not self._wire.is_cut and self._liveness.is_current():
             ends = [command("RPUSH", key, "1") for key in self._keys.ends]
-            self._wire.request(b"".join(ends), len(ends))
-            self._wire.settle(now_ns() + _ANSWER_NS, bool)
+            self._wire.ask(b"".join(ends), len(ends))
 
 
 def _but_last(*words: str | bytes) -> bytes:

@@ -29,11 +29,12 @@ else:
 URL_VARIABLE = "IPCBENCH_REDIS_URL"
 """Names a server that is there already; nothing is started or ended then."""
 
-SERVICE = "redis"
 _URL_FILE, _MOST_URL_BYTES = "url", 4096
 _CHUNK_BYTES = 2**18
 _STUCK_S = 30.0
 """How long a server may take nothing of what is sent before the connection is given up."""
+_ANSWER_NS = 10_000_000_000
+"""How long an answer of a server that does not block may take."""
 SLICE_NS = 100_000_000
 """Longest wait between two looks whether the peers live."""
 
@@ -44,24 +45,16 @@ def command(*words: str | bytes) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
-def socket_path(folder: Path) -> Path:
-    """Return where the server of a channel listens that it has started."""
-    return folder / SERVICE
-
-
 def store_url(folder: Path, url: str) -> None:
-    """Note in a channel's folder that it uses a server that was there already. An address may be shown to others; the
-    URL may have a password.
-    """
+    """Note in a channel's folder where its server is. Others may see an address; the URL may have a password."""
     descriptor = os.open(folder / _URL_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
         file.write(url.encode())
 
 
-def url_of(folder: Path) -> str | None:
-    """Return the URL of the server that was there already; None if the channel has started its own."""
-    path = folder / _URL_FILE
-    return read_limited(path, _MOST_URL_BYTES).decode() if path.exists() else None
+def url_of(folder: Path) -> str:
+    """Return the URL of the channel's server; OSError if there is none."""
+    return read_limited(folder / _URL_FILE, _MOST_URL_BYTES).decode()
 
 
 class Wire:
@@ -71,23 +64,19 @@ class Wire:
         socket: the connected socket.
         owed: how many replies are outstanding.
         got: the last reply; None once it was taken.
+        is_cut: whether a `send` was interrupted.
     """
 
-    __slots__ = ("_channel", "_gets", "_is_cut", "_parser", "_poll", "got", "owed", "socket")
+    __slots__ = ("_channel", "_gets", "_parser", "_poll", "got", "is_cut", "owed", "socket")
 
-    def __init__(self, channel: str, url: str | None, folder: Path, role: str) -> None:
+    def __init__(self, channel: str, url: str, role: str) -> None:
         """Connect.
 
         Raises:
             OSError: there is no server; the password is wrong; there can be no more connections.
         """
-        options: dict[str, Any] = {"protocol": 2, "client_name": f"{channel}:{role}"}
-        if url is None:
-            connection: Any = redis.ConnectionPool(
-                redis.UnixDomainSocketConnection, path=str(socket_path(folder)), **options
-            ).make_connection()
-        else:
-            connection = redis.ConnectionPool.from_url(url, **options).make_connection()
+        pool = redis.ConnectionPool.from_url(url, protocol=2, client_name=f"{channel}:{role}")
+        connection: Any = pool.make_connection()
         connection.retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
         try:
             connection.connect()
@@ -103,7 +92,7 @@ class Wire:
         poller = select.poll()
         poller.register(self.socket, select.POLLIN)
         self._poll = poller.poll
-        self.owed, self._is_cut = 0, False
+        self.owed, self.is_cut = 0, False
         self.got: Any = None
 
     def request(self, commands: bytes, replies: int) -> None:
@@ -114,33 +103,28 @@ class Wire:
             # the first call of a loop's body: so what was sent, or received, is always counted.
             for sent_bytes in map(self.socket.send, (commands,)):
                 self.owed += replies
-                self._is_cut = sent_bytes < len(commands)
+                self.is_cut = sent_bytes < len(commands)
         except OSError as error:
             self._lost(error)
 
     def send(self, pieces: tuple[Any, ...], replies: int) -> None:
         """Send the pieces of commands. If this is interrupted, the connection is of no use any more."""
         self._require_whole()
-        self._is_cut = True
+        self.is_cut = True
         try:
             for piece in pieces:
                 self.socket.sendall(piece)
         except OSError as error:
             self._lost(error)
         self.owed += replies
-        self._is_cut = False
+        self.is_cut = False
 
     def _require_whole(self) -> None:
-        if self._is_cut:
+        if self.is_cut:
             raise TransportError(
                 f"a call of channel {self._channel!r} was interrupted, maybe in the middle of a message: close the "
                 "endpoint, destroy the channel and make another"
             )
-
-    @property
-    def is_cut(self) -> bool:
-        """Return whether a `send` was interrupted."""
-        return self._is_cut
 
     def receive(self, until_ns: int | None) -> bool:
         """Wait for the next reply, for no longer than `SLICE_NS`, and put it into `got`; return whether there is one.
@@ -197,6 +181,12 @@ class Wire:
                 take(self.got)
             elif until_ns is not None and now_ns() >= until_ns:
                 raise TransportTimeout(f"the server of channel {self._channel!r} does not answer")
+
+    def ask(self, commands: bytes, replies: int = 1) -> Any:
+        """Send commands to a server that does not block, and return its last reply."""
+        self.request(commands, replies)
+        self.settle(now_ns() + _ANSWER_NS, bool)
+        return self.got
 
     def close(self) -> None:
         """Close this process's socket; twice is fine."""
