@@ -47,6 +47,8 @@ _LINGER_S, _CLOSE_S = 3.0, 0.1
 """How long a closed writer lives on, in a thread, after the last sign that readers still read: until then the library
 has to have handed over all that it holds; and how long `close` waits for that.
 """
+_SHOWS_S = 1.0
+"""How long after an error of the library the death of a peer may take to show."""
 _READY = 2
 """Word of a reader, after those of the cursors: 1 as soon as it hears what the writer sends."""
 
@@ -132,11 +134,20 @@ class CarriedEndpoint(CursorsEndpoint):
             self._failure = loss
             raise
 
+    def _await_death(self) -> None:
+        """Raise PeerLost if one has died: of a process that ends, connections may close before its death shows."""
+        self._check_peers()
+        try:
+            self._cursors.waiter.until(lambda: False, deadline_ns(_SHOWS_S))
+        except PeerLost as loss:
+            self._failure = loss
+            raise
+
     def _judge(self, error: BaseException) -> NoReturn:
         """Raise what an error of the library means; after any other, nobody knows what was sent or taken."""
         self._room_until = 0
         if self._is_of_library(error):
-            self._check_peers()
+            self._await_death()
             self._failure = self.lost(error)
             raise self._failure from error
         if not isinstance(error, TransportError) or self._is_of_handler(error):

@@ -42,3 +42,45 @@ backend.destroy(address)
 def test_a_reader_that_the_library_refuses_may_be_opened_later() -> None:
     done = subprocess.run([sys.executable, "-c", _TAKEN], capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stdout) == (0, "TransportError\nx\n"), done.stderr
+
+
+_WRITES = """
+import json, sys
+from ipcbench import get_backend
+from ipcbench.backend import Address
+
+with get_backend("nng")().open_writer(Address.from_dict(json.loads(sys.argv[1]))) as writer:
+    writer.write(b"x", timeout_s=60.0)
+    sys.stdin.read()
+"""
+_BROKEN = """
+import json, os, subprocess, sys, threading
+from ipcbench import get_backend
+from ipcbench.errors import PeerLost
+from ipcbench.spec import ChannelSpec
+
+backend = get_backend("nng")()
+address = backend.create(ChannelSpec(f"ipcb-nng-{os.getpid()}", max_message_bytes=100))
+command = [sys.executable, "-c", sys.argv[1], json.dumps(address.as_dict())]
+
+def receive(_timeout_s):
+    threading.Timer(0.3, writer.kill).start()
+    raise ConnectionResetError
+
+with backend.open_reader(address, 0) as reader, subprocess.Popen(command, stdin=subprocess.PIPE) as writer:
+    assert reader.read(timeout_s=60.0) == b"x"
+    reader.library_folder, reader.receive = "<string>", receive  # as if pynng had raised it
+    try:
+        reader.read(timeout_s=60.0)
+    except PeerLost as loss:
+        print(loss)
+backend.destroy(address)
+"""
+
+
+def test_a_connection_that_breaks_before_the_death_of_its_peer_shows_is_no_other_error() -> None:
+    """As a process is killed, its connections may close some time before the lock by which its death shows."""
+    command = [sys.executable, "-c", _BROKEN, _WRITES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "died without closing" in done.stdout
