@@ -219,7 +219,8 @@ class Iox2Writer(_Endpoint, CarriedWriter):
     def _count_sent(self) -> None:
         """Tell the readers of what was sent: it is the last step of sending, or the first one after an interrupt."""
         if self._reached[0] < self._live_count:
-            self._live_count = len(self.readers())
+            self._live = self._not_closed()  # one may have closed since the last look for room
+            self._live_count = len(self._live)
             if self._reached[0] < self._live_count:
                 self._room, self._failure = 0, TransportError(f"channel {self.address.channel.name!r} lost a message")
                 raise self._failure

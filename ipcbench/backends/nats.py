@@ -23,6 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 from ipcbench.backend import Address, Capabilities, unavailable
 from ipcbench.errors import BackendUnavailable, PeerLost, TransportError, Unsupported
@@ -273,6 +274,12 @@ def _ask(url: str) -> int:
     Raises:
         OSError: there is none; or one of `_ERRORS`, or ValueError.
     """
+    try:
+        is_place = bool(urlsplit(url).hostname) and urlsplit(url).port != 0
+    except ValueError:
+        is_place = False
+    if not is_place:  # nats-py would not say what is wrong
+        raise OSError(f"{url!r} is not nats://host:port")
     link = _Link("ipcbench")
     _done(link.open(url))
     _done(link.close())

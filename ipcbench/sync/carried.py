@@ -252,7 +252,7 @@ class CarriedWriter(CarriedEndpoint, Writer):
 
     def _close(self) -> None:
         self._room_until = 0
-        if self._failure is not None:  # the readers lose it
+        if not isinstance(self._failure, PeerLost | None):  # the readers lose it
             self._cursors.let_go()
             self._drop()
             return
@@ -300,6 +300,7 @@ class CarriedReader(CarriedEndpoint, Reader):
 
     def __init__(self, address: Address, index: int) -> None:
         self.index = index
+        self._taken: bytes | bytearray | memoryview | None = None  # from the library, and not yet by the caller
         super().__init__(ReaderCursors, address, index)
         self._cursors.store_published(consumed_word(index) + _READY, 1)
         self._cursors.ring_writer()
@@ -330,25 +331,30 @@ class CarriedReader(CarriedEndpoint, Reader):
                     raise TransportTimeout(f"no message in channel {self.address.channel.name!r} within {timeout_s} s")
                 left_s = remaining_s(deadline)
             elif message or not self._is_at_end():
-                self._count += 1
-                self._done()
-                return memoryview(message)
+                view, count = memoryview(message), self._count + 1
+                self._done(count)
+                self._taken = None  # only here, with no call after it in which a handler might run
+                self._count = count
+                return view
         raise EndOfStream(f"the writer of channel {self.address.channel.name!r} has closed")
 
     def _next(self, timeout_s: float) -> bytes | bytearray | memoryview | None:
-        words = self._cursors.words
-        if words[WRITER_SLEEPS] and self.wakes_after > 1 and words[PUBLISHED] <= self._count:
-            self._cursors.ring_writer()  # or both would wait
-        return self.receive(timeout_s)
+        if self._taken is None:
+            words = self._cursors.words
+            if words[WRITER_SLEEPS] and self.wakes_after > 1 and words[PUBLISHED] <= self._count:
+                self._cursors.ring_writer()  # or both would wait
+            self._taken = self.receive(timeout_s)
+        return self._taken
 
-    def _done(self) -> None:
+    def _done(self, count: int) -> None:
+        """Say that so many messages are here; said again if a handler interrupts it."""
         cursors = self._cursors
-        if self._count % self.wakes_after == 0:
-            cursors.done_with(self._count)
+        if count % self.wakes_after == 0:
+            cursors.done_with(count)
         elif cursors.fenced:
-            cursors.store_published(cursors.consumed_word, self._count)
+            cursors.store_published(cursors.consumed_word, count)
         else:
-            cursors.words[cursors.consumed_word] = self._count
+            cursors.words[cursors.consumed_word] = count
 
     def _is_at_end(self) -> bool:
         words = self._cursors.words

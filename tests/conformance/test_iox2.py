@@ -109,3 +109,19 @@ def test_a_channel_takes_the_memory_of_what_it_holds(channel_name: str) -> None:
                 assert np.frombuffer(view[:99_992], np.float64).flags.aligned
     finally:
         backend.destroy(address)
+
+
+def test_a_reader_that_closes_early_is_missed_by_nobody(channel_name: str) -> None:
+    """The writer took a sample that one reader fewer got for lost."""
+    backend = get_backend("iox2")()
+    address = backend.create(ChannelSpec(channel_name, readers=2, max_message_bytes=1000, depth=4))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            with backend.open_reader(address, 1) as other:
+                writer.write(b"0", timeout_s=60.0)
+                assert bytes(other.read(timeout_s=60.0)) == bytes(reader.read(timeout_s=60.0)) == b"0"
+            for number in range(1, 10):
+                writer.write(str(number).encode(), timeout_s=60.0)
+                assert bytes(reader.read(timeout_s=60.0)) == str(number).encode()
+    finally:
+        backend.destroy(address)

@@ -84,3 +84,38 @@ def test_a_connection_that_breaks_before_the_death_of_its_peer_shows_is_no_other
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "died without closing" in done.stdout
+
+
+_INTERRUPTED = """
+import os, signal
+from ipcbench import get_backend
+from ipcbench.spec import ChannelSpec
+
+def interrupt(*_):
+    raise InterruptedError
+
+def done_twice(count):
+    del reader._done
+    done(count)
+    signal.raise_signal(signal.SIGALRM)
+
+signal.signal(signal.SIGALRM, interrupt)
+backend = get_backend("nng")()
+address = backend.create(ChannelSpec(f"ipcb-nng-{os.getpid()}", max_message_bytes=100, depth=4))
+with backend.open_reader(address, 0) as reader, backend.open_writer(address) as writer:
+    for number in range(20):
+        writer.write(str(number).encode(), timeout_s=60.0)
+        done, reader._done = reader._done, done_twice
+        try:
+            print(bytes(reader.read(timeout_s=60.0)).decode(), "not interrupted")
+        except InterruptedError:
+            print(bytes(reader.read(timeout_s=60.0)).decode())
+backend.destroy(address)
+"""
+
+
+def test_a_read_that_is_interrupted_after_its_message_came_does_not_lose_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, [*map(str, range(20))]), done.stderr

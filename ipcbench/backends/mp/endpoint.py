@@ -43,9 +43,9 @@ class MpReader(CarriedReader):
         self._batch = batch_of(self.address.channel)
         return in_parent(take, self.address, reader_role(self.address.channel, self.index))
 
-    def _done(self) -> None:
-        if self._count % self._batch == 0:
-            self._cursors.done_with(self._count)
+    def _done(self, count: int) -> None:
+        if count % self._batch == 0:
+            self._cursors.done_with(count)
 
     def lost(self, error: BaseException) -> TransportError:
         return PeerLost(f"the writer of channel {self.address.channel.name!r} died without closing")

@@ -10,6 +10,9 @@ from typing import Any
 
 from ipcbench.backends.mp.endpoint import MpWriter, PolledReader
 
+_LOCKED_S = 1.0
+"""How long the thread of a queue may hold its lock."""
+
 
 class QueueWriter(MpWriter):
     """Puts each message into the queue of every reader; the queue's own thread pickles and sends it."""
@@ -29,6 +32,12 @@ class QueueWriter(MpWriter):
 
     def disconnect(self) -> None:
         for queue in self.library:
+            if not queue._notempty.acquire(timeout=_LOCKED_S):  # a handler's exception in `put` may leave it locked
+                queue.cancel_join_thread()
+                queue._close.cancel()
+                queue._writer.close()
+                continue
+            queue._notempty.release()
             queue.close()  # what was put is still sent, and the process waits for that when it ends
             if queue._thread is None:
                 queue._writer.close()
