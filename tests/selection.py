@@ -43,6 +43,8 @@ _READ = {"benchmarks", "docs", "examples", "results"}
 """Folders that a test reads, if it names them."""
 _TABLES = (ROOT / "ipcbench" / "registry.py", ROOT / "ipcbench" / "__init__.py")
 """They name every module of a kind; who uses one of these does not depend on the others."""
+_GATHERING = ROOT / "ipcbench" / "sync" / "__init__.py"
+"""It only gathers names of its modules; who uses one depends on the module that it is of."""
 _NAMED = re.compile(r"\b(?:ipcbench|tests)(?:\.\w+)+")
 
 
@@ -88,14 +90,25 @@ def _folders(path: Path, tree: ast.Module) -> Iterator[Path]:
 
 
 @cache
+def _gathered() -> dict[str, str]:
+    """Return name → module, of what `_GATHERING` gathers."""
+    lines = ast.parse(_GATHERING.read_bytes()).body
+    return {alias.name: str(line.module) for line in lines if isinstance(line, ast.ImportFrom) for alias in line.names}
+
+
+@cache
 def _mentioned(path: Path) -> frozenset[Path]:
     """Return the files that a module mentions, and the packages that they are in, but for the whole package itself."""
+    if path == _GATHERING:
+        return frozenset()
     tree = ast.parse(path.read_bytes())
     found = {file for folder in _folders(path, tree) for file in folder.rglob("*") if file.is_file()}
     for name in _names(path, tree):
         words = name.split(".")
         if words[0] == "ipcbench" and words[1:2] and words[1] in _HOMES:  # the whole package loads it from there
             words = _HOMES[words[1]].split(".")
+        if words[:2] == ["ipcbench", "sync"] and words[2:3] and words[2] in _gathered():
+            words = _gathered()[words[2]].split(".")
         found |= {_module(".".join(words[:count])) for count in range(min(2, len(words)), len(words) + 1)}
     return frozenset(file for file in found if file is not None and file.suffix not in _MADE)
 

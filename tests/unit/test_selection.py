@@ -36,6 +36,13 @@ def test_what_a_test_names_in_strings_counts() -> None:
     assert "tests/conformance/streams.py" in named(ROOT / "tests/conformance/test_streams.py")
 
 
+def test_who_takes_one_name_of_the_kit_depends_on_the_module_that_it_is_of() -> None:
+    kit = "ipcbench/sync/carried.py"
+    assert "ipcbench/sync/cursors.py" in named(SHM)
+    assert kit not in named(SHM)
+    assert kit in named(ROOT / "tests/conformance/test_nng.py")
+
+
 def test_only_what_passed_as_it_is_now_and_is_of_a_family_is_left_out(tmp_path, monkeypatch) -> None:
     other = "tests/conformance/test_lmdb.py"
     passed = {NULL: digest(ROOT / NULL), other: "0" * 16}
