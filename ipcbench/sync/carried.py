@@ -170,6 +170,9 @@ class CarriedEndpoint(CursorsEndpoint):
 class CarriedWriter(CarriedEndpoint, Writer):
     """The writer: it hands each message to the library, once for each reader or once for all."""
 
+    reaches_others: ClassVar[bool] = False
+    """Whether a `send` that fails because one reader has died has still reached all others."""
+
     _cursors: WriterCursors
 
     def __init__(self, address: Address) -> None:
@@ -252,7 +255,8 @@ class CarriedWriter(CarriedEndpoint, Writer):
 
     def _close(self) -> None:
         self._room_until = 0
-        if not isinstance(self._failure, PeerLost | None):  # the readers lose it
+        if self._failure is not None and not (self.reaches_others and isinstance(self._failure, PeerLost)):
+            # A reader may lack what is counted, and would take the end for it.
             self._cursors.let_go()
             self._drop()
             return

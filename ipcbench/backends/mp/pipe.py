@@ -79,6 +79,8 @@ class _Sending(Connection):
 class PipeWriter(MpWriter):
     """Sends each message to every reader."""
 
+    reaches_others = True
+
     def connect(self) -> list[Any]:
         return [_Sending(end) for end in super().connect()]
 
