@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -119,3 +120,39 @@ def test_a_read_that_is_interrupted_after_its_message_came_does_not_lose_it() ->
         [sys.executable, "-c", _INTERRUPTED], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout.split()) == (0, [*map(str, range(20))]), done.stderr
+
+
+_HALF_SENT = """
+import os
+from ipcbench import get_backend
+from ipcbench.errors import PeerLost
+from ipcbench.spec import ChannelSpec
+
+backend = get_backend("nng")()
+address = backend.create(ChannelSpec(f"ipcb-nng-{os.getpid()}", readers=1, max_message_bytes=100))
+with backend.open_reader(address, 0) as reader:
+    writer = backend.open_writer(address)
+    writer.write(b"x", timeout_s=60.0)
+
+    def send(_message):
+        writer._failure = loss = PeerLost("another reader died")
+        raise loss
+
+    writer.send = send
+    try:
+        writer.write(b"not sent", timeout_s=60.0)
+    except PeerLost:
+        writer.close()
+    print(bytes(reader.read(timeout_s=60.0)))
+    try:
+        print(bytes(reader.read(timeout_s=60.0)))
+    except PeerLost as loss:
+        print(loss)
+backend.destroy(address)
+"""
+
+
+def test_the_end_is_not_taken_for_a_message_that_another_readers_death_prevented() -> None:
+    done = subprocess.run([sys.executable, "-c", _HALF_SENT], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"b'x'\nthe writer of channel '.*' died without closing\n", done.stdout)
