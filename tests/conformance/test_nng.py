@@ -142,6 +142,7 @@ with backend.open_reader(address, 0) as reader:
     try:
         writer.write(b"not sent", timeout_s=60.0)
     except PeerLost:
+        del writer.send
         writer.close()
     print(bytes(reader.read(timeout_s=60.0)))
     try:
