@@ -32,7 +32,18 @@ TESTS = ROOT / "tests"
 PASSED = TESTS / "passed.json"
 FAMILIES = tuple(
     f"tests/{room}/"
-    for room in ("channels", "conformance", "diagnose", "profile", "replay", "ring", "rpc", "system_calls", "trace")
+    for room in (
+        "channels",
+        "conformance",
+        "diagnose",
+        "harness",
+        "profile",
+        "replay",
+        "ring",
+        "rpc",
+        "system_calls",
+        "trace",
+    )
 )
 _WITH_TORCH = find_spec("torch") is not None
 TORCH = ("tests/profile", "tests/conformance/test_gloo.py")

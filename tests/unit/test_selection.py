@@ -34,6 +34,8 @@ def test_what_a_test_names_in_strings_counts() -> None:
     assert "tests/trace/test_recorder.py" in named(ROOT / "tests/trace/test_hot.py"), "they are run in a process"
     assert "ipcbench/channels/connect.py" in named(ROOT / "tests/channels/test_channels.py")
     assert "tests/conformance/streams.py" in named(ROOT / "tests/conformance/test_streams.py")
+    measured = {"ipcbench/processes/worker.py", "ipcbench/harness/loops.py", "ipcbench/backends/shm/ring.py"}
+    assert measured <= named(ROOT / "tests/harness/test_sweep.py")
 
 
 def test_who_takes_one_name_of_the_kit_depends_on_the_module_that_it_is_of() -> None:
