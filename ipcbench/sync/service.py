@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ SERVICE_SUFFIX = ".service"
 _START_NS, _END_NS, _LOOK_S = 10_000_000_000, 10_000_000_000, 0.002
 _OURS = "IPCBENCH_"
 """What the names of variables begin with that a server need not know; some are secrets of a run."""
+
+_ROOM = b"\n" * 32
+"""Room for the number of the group, written first: the shell would not say that the disk is full."""
 
 _SCRIPT = 'echo $$; exec 9>&1 >/dev/null; "$@" &'
 """Say the number of the group, and then start the server, which has no parent to wait for it any more."""
@@ -52,6 +56,7 @@ def start_service(directory: Path, name: str, command: Sequence[str], is_ready: 
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
+            os.pwrite(fd, _ROOM, 0)
             group = subprocess.run(
                 ["/bin/sh", "-c", _SCRIPT, "sh", *command],
                 stdin=subprocess.DEVNULL,
@@ -62,7 +67,7 @@ def start_service(directory: Path, name: str, command: Sequence[str], is_ready: 
                 start_new_session=True,
                 check=False,
             )
-            said = os.pread(fd, 32, 0).strip()
+            said = os.pread(fd, len(_ROOM), 0).strip()
         finally:
             os.close(fd)
     if not said:
@@ -75,7 +80,7 @@ def _await_ready(path: Path, group: int, command: Sequence[str], is_ready: Calla
     last_ns = now_ns() + _START_NS
     while not is_ready():
         if not is_locked(path):
-            raise TransportError(f"{command[0]} ended at once; to see why, run: {' '.join(command)}")
+            raise TransportError(f"{command[0]} ended at once; to see why, run: {shlex.join(command)}")
         if now_ns() > last_ns:
             kill_group(group)
             raise TransportError(f"{command[0]} does not serve within {_START_NS // 10**9} s")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -98,8 +99,8 @@ def test_a_file_of_no_running_service_kills_nobody(folder: Path) -> None:
 
 
 def test_one_that_ends_at_once_is_an_error_that_says_how_to_see_why(folder: Path) -> None:
-    with pytest.raises(TransportError, match="false ended at once; to see why, run: false --loud"):
-        start_service(folder, "false", ["false", "--loud"], lambda: False)
+    with pytest.raises(TransportError, match="false ended at once; to see why, run: false --save '' --loud"):
+        start_service(folder, "false", ["false", "--save", "", "--loud"], lambda: False)
     with pytest.raises(TransportError, match="no-such-server ended at once"):
         start_service(folder, "none", ["no-such-server"], lambda: False)
 
@@ -108,3 +109,28 @@ def test_a_group_that_has_ended_is_killed_in_peace(folder: Path) -> None:
     group = start(folder)
     end_services(folder)
     kill_group(group)
+
+
+_ON_A_FULL_DISK = """
+mount -t tmpfs -o size=64k tmpfs "$1" && mkdir "$1/made" && cat /dev/zero > "$1/fill" 2>"$1/made/errors"
+exec "$2" -c "$3" "$1/made"
+"""
+_STARTS = """
+import sys
+from pathlib import Path
+from ipcbench.sync.service import start_service
+
+try:
+    start_service(Path(sys.argv[1]), "none", ["false"], lambda: False)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+def test_a_full_disk_is_an_error_that_says_so(folder: Path) -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if shutil.which(alone[0]) is None or subprocess.run([*alone, "mount -t tmpfs none /mnt"], check=False).returncode:
+        pytest.skip("needs a namespace of mounts")
+    command = [*alone, _ON_A_FULL_DISK, "sh", str(folder), sys.executable, _STARTS]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "No space left on device\n", done.stderr
