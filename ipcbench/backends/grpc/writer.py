@@ -45,7 +45,11 @@ class GrpcEndpoint(PeerEndpoint):
         super().__init__(address, *index)
 
     def _start(self) -> None:
-        done(self._side.start(self._places, channel_file(self._address, "writer")))
+        done(self._start_side())
+
+    async def _start_side(self) -> None:
+        grpc.aio.init_grpc_aio()  # or whoever frees the last channel or server would wait for a thread to end
+        await self._side.start(self._places, channel_file(self._address, "writer"))
 
     def _drop(self) -> None:
         self._side.news.close()
