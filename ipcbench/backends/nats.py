@@ -18,7 +18,6 @@ import os
 import secrets
 import shutil
 from collections import deque
-from collections.abc import Coroutine
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,7 @@ from ipcbench.backend import Address, Capabilities, unavailable
 from ipcbench.errors import BackendUnavailable, PeerLost, TransportError, Unsupported
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync import CarriedBackend, CarriedReader, CarriedWriter, kill_group, start_service
-from ipcbench.sync.directory import channel_directory, channel_token
+from ipcbench.sync.directory import channel_directory, channel_token, write_private
 from ipcbench.sync.loop import LoopThread, News
 from ipcbench.util.files import read_limited
 
@@ -67,10 +66,6 @@ ping_interval: "8760h"
 _ERRORS: tuple[type[Exception], ...] = (nats.errors.Error, asyncio.TimeoutError) if nats else ()
 _NO_SERVER: tuple[type[Exception], ...] = (OSError, ValueError, TransportError, *_ERRORS)
 _thread = LoopThread("nats-py")
-
-
-def _done(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run_coroutine_threadsafe(work, _thread.running()).result()
 
 
 class _Link:
@@ -169,7 +164,7 @@ class _Link:
         self._out.append(message)
         if self._is_idle:
             self._is_idle = False
-            _thread.running().call_soon_threadsafe(self._wake.set)
+            _thread.soon(self._wake.set)
 
     def is_lost(self) -> bool:
         """Return whether the connection is; nats-py does not always call back."""
@@ -216,7 +211,7 @@ class NatsWriter(CarriedWriter):
         return link.is_ended or link.is_lost() or not self._is_heard
 
     def disconnect(self) -> None:
-        _done(self.library.close())
+        _thread.done(self.library.close())
 
 
 class NatsReader(CarriedReader):
@@ -236,7 +231,7 @@ class NatsReader(CarriedReader):
         return link.came.popleft() if link.came else None
 
     def disconnect(self) -> None:
-        _done(self.library.close())
+        _thread.done(self.library.close())
 
 
 def _connect(endpoint: NatsWriter | NatsReader, role: str, begin: str) -> _Link:
@@ -254,7 +249,7 @@ def _connect(endpoint: NatsWriter | NatsReader, role: str, begin: str) -> _Link:
             raise
 
     try:
-        _done(start())
+        _thread.done(start())
     except ConnectionError as error:
         raise PeerLost(f"no connection to the server of channel {address.channel.name!r}, which has died") from error
     if not (folder / f"{_SERVICE}.service").exists():
@@ -281,21 +276,16 @@ def _ask(url: str) -> int:
     if not is_place:  # nats-py would not say what is wrong
         raise OSError(f"{url!r} is not nats://host:port")
     link = _Link("ipcbench")
-    _done(link.open(url))
-    _done(link.close())
+    _thread.done(link.open(url))
+    _thread.done(link.close())
     return int(link.client.max_payload)
-
-
-def _private(path: Path, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-        file.write(text)
 
 
 def _start(folder: Path, channel: ChannelSpec, undo: ExitStack) -> str:
     """Start a server that listens on the loopback interface, and return its URL, which has its token."""
     token, path = secrets.token_hex(16), folder / f"{_SERVICE}.conf"
     most = max(_LARGEST_BYTES, 2 * (channel.depth + 1) * (channel.max_message_bytes + _SPARE_BYTES))
-    _private(
+    write_private(
         path, _CONFIGURATION.format(folder=json.dumps(str(folder)), token=token, largest=_LARGEST_BYTES, most=most)
     )
     places: list[str] = []
@@ -341,4 +331,4 @@ class Nats(CarriedBackend):
                 f"the server at {URL_VARIABLE} takes no messages of {channel.max_message_bytes} bytes: its max_payload "
                 f"is {most_bytes}"
             )
-        _private(folder / _URL_FILE, url)
+        write_private(folder / _URL_FILE, url)

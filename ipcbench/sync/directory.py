@@ -203,6 +203,22 @@ def channel_file(address: Address, name: str) -> Path:
     return channel_directory(address) / f"{name}-{channel_token(address)}"
 
 
+def write_private(path: Path, text: str | bytes) -> None:
+    """Make a file in a channel's directory, for this user only; it is there at once with all of the text, or not.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as file:
+            file.write(text.encode() if isinstance(text, str) else text)
+        unfinished.rename(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
 def require_socket_path(path: str | Path) -> None:
     """Raise TransportError if a path is too long for a Unix socket on some system."""
     if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:

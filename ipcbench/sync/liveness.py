@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ipcbench.backend import Address
-from ipcbench.sync.directory import as_transport_errors, channel_directory, channel_file
+from ipcbench.sync.directory import as_transport_errors, channel_directory, channel_file, write_private
 from ipcbench.sync.locks import lock_endpoint, was_released
 from ipcbench.util.clock import now_ns
 
@@ -53,9 +53,7 @@ class Liveness:
             return  # to tell those of a later channel would end it
         what = f"the {self.role} of channel {self.directory.name!r} cannot tell its peers that it closes"
         with as_transport_errors(what), suppress(FileNotFoundError):  # the channel is destroyed already
-            unfinished = channel_file(self._address, f"{self.role}.leaving")
-            unfinished.write_text(text)
-            unfinished.rename(note_path(self._address, self.role))
+            write_private(note_path(self._address, self.role), text)
 
     def note_of(self, role: str) -> str | None:
         """Return the text that the endpoint noted when it closed; None if it has not closed.

@@ -6,11 +6,15 @@ import asyncio
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
+from typing import Any, TypeVar
 
 from ipcbench.errors import TransportError
 from ipcbench.sync.interrupts import start_thread
+
+_Result = TypeVar("_Result")
 
 
 class LoopThread:
@@ -20,9 +24,9 @@ class LoopThread:
         pid: the process in which it was started last; 0 in none.
     """
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, *, bears_fork: bool = True) -> None:
         self.pid = 0
-        self._library = library
+        self._library, self._bears_fork = library, bears_fork
         self._starting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop
 
@@ -30,8 +34,12 @@ class LoopThread:
         """Return the loop, which the first call in a process starts; that of a parent is left alone.
 
         Raises:
-            TransportError: there can be no thread.
+            TransportError: there can be no thread, or no second process may use the library.
         """
+        if not self._bears_fork and self.pid not in {0, os.getpid()}:
+            raise TransportError(
+                f"{self._library} cannot be used in a forked child of a process that has used it: start it by `spawn`"
+            )
         with self._starting:
             if self.pid != os.getpid():
                 loop = asyncio.new_event_loop()
@@ -44,6 +52,15 @@ class LoopThread:
                     ) from error
                 self._loop, self.pid = loop, os.getpid()
         return self._loop
+
+    def done(self, work: Coroutine[Any, Any, _Result]) -> _Result:
+        """Have the loop do `work`; return what it returns."""
+        return asyncio.run_coroutine_threadsafe(work, self.running()).result()
+
+    def soon(self, work: Callable[..., object], *arguments: Any) -> None:
+        """Have the loop call `work`, if it still runs."""
+        with suppress(RuntimeError):
+            self.running().call_soon_threadsafe(partial(work, *arguments))
 
 
 class News:

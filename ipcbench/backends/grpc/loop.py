@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.loop import LoopThread
 
@@ -40,8 +35,7 @@ OPTIONS = (
 
 _CREDIT_BYTES, _LEAST_COUNT = 2**24, 4
 
-_Result = TypeVar("_Result")
-_thread = LoopThread("gRPC")
+loop = LoopThread("gRPC", bears_fork=False)
 
 
 def credit(channel: ChannelSpec) -> tuple[int, int]:
@@ -49,25 +43,3 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
     count = min(channel.depth, max(_LEAST_COUNT, _CREDIT_BYTES // max(1, channel.max_message_bytes)))
     batch = max(1, count // 2)
     return count + batch - 1, batch
-
-
-def running() -> asyncio.AbstractEventLoop:
-    """Return the loop of this process, which the first call starts.
-
-    Raises:
-        TransportError: there can be no thread, or this is a forked child of a process that has used gRPC.
-    """
-    if _thread.pid not in {0, os.getpid()}:
-        raise TransportError("gRPC cannot be used in a forked child of a process that has used it: start it by `spawn`")
-    return _thread.running()
-
-
-def done(work: Coroutine[Any, Any, _Result]) -> _Result:
-    """Have the loop do `work`; return what it returns."""
-    return asyncio.run_coroutine_threadsafe(work, running()).result()
-
-
-def soon(work: Callable[..., object], *arguments: Any) -> None:
-    """Have the loop call `work`, if it still runs."""
-    with suppress(RuntimeError):
-        running().call_soon_threadsafe(partial(work, *arguments))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ipcbench.sync.directory import require_socket_path
+from ipcbench.sync.directory import require_socket_path, write_private
 
 _SECRET_BYTES = 16
 
@@ -71,10 +70,7 @@ class TcpPlaces(UnixPlaces):
                 failure = error
         else:
             raise OSError(str(failure).partition("\n")[0]) from failure
-        unfinished = path.with_suffix(".unfinished")
-        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
-            file.write(" ".join(place))
-        unfinished.rename(path)
+        write_private(path, " ".join(place))
         return place
 
     def find(self, path: Path) -> Place | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ipcbench.backend import Reader
-from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, soon
+from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, loop
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.backends.grpc.places import UnixPlaces
 from ipcbench.backends.grpc.writer import CHECK_S, RECEIPT, GrpcEndpoint
@@ -126,7 +126,7 @@ class GrpcReader(GrpcEndpoint, Reader):
         view = memoryview(inbox[0])
         if self._count + 1 >= self._due_count:
             client.taken_count = self._count + 1
-            soon(client.receipt)
+            loop.soon(client.receipt)
             self._due_count = self._count + 1 + self._batch
         # No exception of a signal handler comes between the step of an iterator in C and the first call in the body.
         for _ in iter(inbox.popleft, None):

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Any
 
 from ipcbench.backend import Address, Message, Writer, bytes_of
-from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, done, running, soon
+from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, credit, loop
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.backends.grpc.places import UnixPlaces
 from ipcbench.errors import MessageTooLarge, TransportError, TransportTimeout
@@ -41,11 +41,11 @@ class GrpcEndpoint(PeerEndpoint):
 
     def __init__(self, address: Address, places: UnixPlaces, *index: int) -> None:
         self._pid, self._places = os.getpid(), places
-        running()
+        loop.running()
         super().__init__(address, *index)
 
     def _start(self) -> None:
-        done(self._start_side())
+        loop.done(self._start_side())
 
     async def _start_side(self) -> None:
         grpc.aio.init_grpc_aio()  # or whoever frees the last channel or server would wait for a thread to end
@@ -56,7 +56,7 @@ class GrpcEndpoint(PeerEndpoint):
         if self._pid != os.getpid():
             keep_for_ever(self._side)  # to free it would touch a library whose threads the child does not have
         elif not sys.is_finalizing():
-            done(self._side.stop(0))
+            loop.done(self._side.stop(0))
 
 
 class _Stream:
@@ -103,7 +103,7 @@ class _Server:
                     stream.unsent.append(message)
         self.is_idle = True
         if self.log:  # it came just before, and nobody has rung
-            running().call_soon(self.pump)
+            loop.running().call_soon(self.pump)
         for stream in self.streams.values():
             stream.news.set()
 
@@ -179,7 +179,7 @@ class GrpcWriter(GrpcEndpoint, Writer):
             self._sent_count += 1
         if server.is_idle:
             server.is_idle = False
-            soon(server.pump)
+            loop.soon(server.pump)
 
     def _make_room(self, deadline: int | None) -> None:
         """Wait until all readers are connected and none is too far behind; after a loss or `close`, raise its error."""
@@ -195,7 +195,7 @@ class GrpcWriter(GrpcEndpoint, Writer):
             if self._liveness.is_check_due():
                 self._check_readers()
             if not server.is_idle or server.log:  # an interrupted write may not have rung
-                soon(server.pump)
+                loop.soon(server.pump)
             left_s = remaining_s(deadline)
             if left_s == 0.0:
                 what = f"has no {awaited[0]} yet" if awaited else "has no room: a reader is too far behind"
@@ -223,7 +223,7 @@ class GrpcWriter(GrpcEndpoint, Writer):
         """
         self._readers.remove(role)
         self._awaited = [each for each in self._awaited if each != role]
-        soon(self._server.end_one, role)
+        loop.soon(self._server.end_one, role)
         if self._liveness.note_of(role) is None:
             self._fail(self._lost(role))
 
@@ -244,12 +244,12 @@ class GrpcWriter(GrpcEndpoint, Writer):
     def _flush(self) -> None:
         """Send the rest, as long as there are readers that take it."""
         server = self._server
-        soon(server.end)
-        stopping = asyncio.run_coroutine_threadsafe(server.stop(_LINGER_S), running())
+        loop.soon(server.end)
+        stopping = asyncio.run_coroutine_threadsafe(server.stop(_LINGER_S), loop.running())
         while not stopping.done():
             with suppress(TimeoutError, asyncio.TimeoutError):
                 stopping.result(CHECK_S)
             for role in server.came - server.left:
                 if self._liveness.is_current() and self._liveness.is_gone(role):
-                    soon(server.end_one, role)
+                    loop.soon(server.end_one, role)
         self._liveness.release()

@@ -29,9 +29,9 @@ from typing import ClassVar
 
 from ipcbench.backend import Address, Capabilities, Reader, unavailable
 from ipcbench.backends.redis.endpoints import Keys, RedisReader, RedisWriter
-from ipcbench.backends.redis.wire import URL_VARIABLE, Wire, absence, command, store_url, url_of
+from ipcbench.backends.redis.wire import URL_FILE, URL_VARIABLE, Wire, absence, command, url_of
 from ipcbench.errors import BackendUnavailable, TransportError
-from ipcbench.sync.directory import require_socket_path
+from ipcbench.sync.directory import require_socket_path, write_private
 from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.service import SERVICE_SUFFIX, end_services, kill_group, start_service
@@ -95,7 +95,7 @@ class Redis(FolderBackend):
             url = path.as_uri().replace("file", "unix", 1)
             is_ready = partial(_is_ready, folder.name, url)
             undo.callback(kill_group, start_service(folder, _SERVICE, _server(path), is_ready))
-        store_url(folder, url)
+        write_private(folder / URL_FILE, url)
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:

@@ -29,7 +29,8 @@ else:
 URL_VARIABLE = "IPCBENCH_REDIS_URL"
 """Names a server that is there already; nothing is started or ended then."""
 
-_URL_FILE, _MOST_URL_BYTES = "url", 4096
+URL_FILE, _MOST_URL_BYTES = "url", 4096
+"""In a channel's folder: where its server is. Others may see an address; the URL may have a password."""
 _CHUNK_BYTES = 2**18
 _STUCK_S = 30.0
 """How long a server may take nothing of what is sent before the connection is given up."""
@@ -45,16 +46,9 @@ def command(*words: str | bytes) -> bytes:
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
-def store_url(folder: Path, url: str) -> None:
-    """Note in a channel's folder where its server is. Others may see an address; the URL may have a password."""
-    descriptor = os.open(folder / _URL_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(url.encode())
-
-
 def url_of(folder: Path) -> str:
     """Return the URL of the channel's server; OSError if there is none."""
-    return read_limited(folder / _URL_FILE, _MOST_URL_BYTES).decode()
+    return read_limited(folder / URL_FILE, _MOST_URL_BYTES).decode()
 
 
 class Wire:

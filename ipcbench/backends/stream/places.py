@@ -22,7 +22,7 @@ from pathlib import Path
 from struct import unpack
 from typing import Protocol
 
-from ipcbench.sync.directory import require_socket_path
+from ipcbench.sync.directory import require_socket_path, write_private
 from ipcbench.util.clock import deadline_ns, now_ns
 
 _SECRET_BYTES = 16
@@ -139,13 +139,8 @@ class TcpPlaces:
         if hasattr(socket, "TCP_DEFER_ACCEPT"):  # those who say nothing wait in the kernel
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         host, port = listener.getsockname()[:2]
-        unfinished = place.with_suffix(".unfinished")
-        undo.callback(unfinished.unlink, missing_ok=True)
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            file.write(f"{host} {port} {secrets.token_hex(_SECRET_BYTES)}")
         undo.callback(place.unlink, missing_ok=True)
-        unfinished.rename(place)
+        write_private(place, f"{host} {port} {secrets.token_hex(_SECRET_BYTES)}")
         return listener
 
     def connect(self, place: Path, is_alive: Callable[[], bool]) -> socket.socket:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from ipcbench.backend import Address
 from ipcbench.errors import StoreError, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import channel_directory
+from ipcbench.sync.directory import channel_directory, write_private
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
 from ipcbench.util.clock import now_ns
@@ -103,9 +103,7 @@ def make_keys(directory: Path) -> None:
     """
     if not zmq.has("curve"):
         raise OSError("this libzmq was built without CURVE, and cannot encrypt")
-    descriptor = os.open(keys_path(directory), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(b"\n".join(zmq.curve_keypair()))
+    write_private(keys_path(directory), b"\n".join(zmq.curve_keypair()))
 
 
 def credit(channel: ChannelSpec) -> tuple[int, int]:
