@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ipcbench.backend import Address
+from ipcbench.errors import EndOfStream
 from ipcbench.sync.directory import as_transport_errors, channel_directory, channel_file, write_private
 from ipcbench.sync.locks import lock_endpoint, was_released
 from ipcbench.util.clock import now_ns
@@ -69,6 +70,11 @@ class Liveness:
             if stat.S_ISREG(note.lstat().st_mode):  # to look needs no descriptor, which may be short
                 return note.read_text(errors="replace")
         return None
+
+    def check_unused(self) -> None:
+        """Raise EndOfStream if the writer has closed without a message, maybe before it could be found."""
+        if self.note_of("writer") == "unused":
+            raise EndOfStream(f"channel {self.directory.name!r} was closed without a message")
 
     def is_current(self) -> bool:
         """Return whether the channel is still the one that this endpoint was opened in."""

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import NoReturn
 
 from ipcbench.backend import Address, Endpoint
-from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError
+from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.locks import reader_role
@@ -74,13 +74,28 @@ class PeerEndpoint(Owned, Endpoint):
     def _lost(self, role: str = "the writer") -> PeerLost:
         return PeerLost(f"{role} of channel {self._channel.name!r} died without closing")
 
+    def _timed_out(self, what: str, timeout_s: float | None) -> TransportTimeout:
+        return TransportTimeout(f"{what} channel {self._channel.name!r} within {timeout_s} s")
+
     def _check_note(self) -> None:
-        """Raise EndOfStream if the writer has closed without a message, maybe before it could be found."""
-        if self._liveness.note_of("writer") == "unused":
-            self._fail(EndOfStream(f"channel {self._channel.name!r} was closed without a message"))
+        """Raise EndOfStream, now and in every later call, if the writer has closed without a message."""
+        try:
+            self._liveness.check_unused()
+        except EndOfStream as end:
+            self._fail(end)
 
     def _refuse_all(self) -> None:
         self._refuse(EndpointClosed(f"this {self._liveness.role} of channel {self._channel.name!r} is closed"))
+
+    def _close(self) -> None:
+        try:
+            self._say_goodbye()
+        finally:
+            self.let_go()
+
+    def _say_goodbye(self) -> None:
+        """Tell the peers that this endpoint closes."""
+        self._liveness.leave_note()
 
     def let_go(self) -> None:
         self._is_released = True

@@ -45,6 +45,11 @@ def remaining_s(deadline: int | None) -> float | None:
     return None if deadline is None else max(0.0, (deadline - now_ns()) / 1e9)
 
 
+def slice_s(deadline: int | None, most_s: float) -> float:
+    """Return the seconds left until `deadline` (nanoseconds), from 0.0 to `most_s`."""
+    return most_s if deadline is None else min(most_s, max(0.0, (deadline - now_ns()) / 1e9))
+
+
 def run_queue_wait_ns(thread: str = "/proc/thread-self") -> int | None:
     """Return for how long a thread has been ready to run without a core, in ns; None if the system does not say.
 

@@ -19,8 +19,8 @@ or, where a forked child holds that, at the endpoint's lock.
 
 gRPC bears no fork: a child of a process that has used it opens no endpoint (`TransportError`).
 
-Over TCP, the writer takes a free port and writes it into the channel's directory, with a secret. Each side proves to
-the other that it knows the secret, so neither takes a stranger for its peer. Nothing is encrypted.
+The writer notes in the channel's directory where it listens, over TCP at a free port, with a secret. Each side proves
+to the other that it knows the secret, so neither takes a stranger for its peer. Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -30,12 +30,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from ipcbench.backend import Address, unavailable
+from ipcbench.backends.grpc.endpoints import GrpcReader, GrpcWriter
 from ipcbench.backends.grpc.loop import absence
-from ipcbench.backends.grpc.places import TcpPlaces, UnixPlaces
-from ipcbench.backends.grpc.reader import GrpcReader
-from ipcbench.backends.grpc.writer import GrpcWriter
 from ipcbench.patterns import with_patterns
-from ipcbench.sync.directory import channel_file
+from ipcbench.sync.directory import channel_file, require_socket_path
 from ipcbench.sync.folder import FolderBackend
 
 
@@ -46,7 +44,6 @@ class Grpc(FolderBackend):
     name: ClassVar[str] = "grpc"
     summary: ClassVar[str] = "gRPC (grpc.aio), a bidirectional stream per reader over a Unix socket, bytes as they are"
     writer, reader, views_last = GrpcWriter, GrpcReader, True
-    _places: ClassVar[UnixPlaces] = UnixPlaces()
 
     @classmethod
     def probe(cls) -> None:
@@ -54,10 +51,11 @@ class Grpc(FolderBackend):
             raise unavailable(cls.name, absence, "grpc", "pip install 'ipcbench[grpc]'") from absence
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
-        self._places.require(channel_file(address, "writer"))
+        require_socket_path(channel_file(address, "writer"))
 
-    def means(self, address: Address) -> tuple[UnixPlaces]:
-        return (self._places,)
+    def means(self, address: Address) -> tuple[tuple[str, ...]]:
+        """Return where the writer may listen, in gRPC's words."""
+        return ((f"unix:{channel_file(address, 'writer')}",),)
 
 
 class GrpcTcp(Grpc):
@@ -65,4 +63,9 @@ class GrpcTcp(Grpc):
 
     name: ClassVar[str] = "grpc-tcp"
     summary: ClassVar[str] = "gRPC (grpc.aio), a bidirectional stream per reader over loopback TCP, bytes as they are"
-    _places: ClassVar[UnixPlaces] = TcpPlaces()
+
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
+        """Do nothing: the name of a file may be longer."""
+
+    def means(self, address: Address) -> tuple[tuple[str, ...]]:
+        return (("127.0.0.1:0", "[::1]:0"),)

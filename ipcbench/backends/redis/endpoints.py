@@ -9,11 +9,9 @@ from ipcbench.backend import PLAIN_TYPES, Address, Message, Reader, Writer, byte
 from ipcbench.backends.redis.wire import Wire, command, url_of
 from ipcbench.errors import (
     EndOfStream,
-    EndpointClosed,
     MessageTooLarge,
     PeerLost,
     TransportError,
-    TransportTimeout,
 )
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import as_transport_errors, channel_token
@@ -94,23 +92,13 @@ class RedisEndpoint(PeerEndpoint):
         self._wires.append(wire)
         return wire
 
-    def _timed_out(self, what: str, timeout_s: float | None) -> TransportTimeout:
-        return TransportTimeout(f"{what} channel {self._channel.name!r} within {timeout_s} s")
-
     def _drop(self) -> None:
         for wire in self._wires:
             wire.close()
 
     def _close(self) -> None:
-        self._failure = self._failure or EndpointClosed("closing")
-        try:
-            with contextlib.suppress(PeerLost):  # without the server, there is nobody to tell
-                self._say_goodbye()
-        finally:
-            self.let_go()
-
-    def _say_goodbye(self) -> None:
-        raise NotImplementedError
+        with contextlib.suppress(PeerLost):  # without the server, there is nobody to tell
+            super()._close()
 
 
 class RedisReader(RedisEndpoint, Reader):

@@ -124,7 +124,7 @@ class StreamReader(StreamEndpoint, Reader):
             elif got == 0:
                 self._fail(self._lost())
             elif not self._ready(deadline):
-                raise TransportTimeout(f"no message in channel {self._channel.name!r} within {timeout_s} s")
+                raise self._timed_out("no message in", timeout_s)
         self._ask_bytes = max(_CHUNK_BYTES, need)  # the next message is probably as large: receive it at once, no more
 
     def _ready(self, deadline: int | None) -> bool:
@@ -230,12 +230,9 @@ class StreamReader(StreamEndpoint, Reader):
         if self._watch is not None:
             self._watch.close()
 
-    def _close(self) -> None:
-        try:
-            with contextlib.suppress(OSError):
-                self._place.unlink(missing_ok=True)
-            self._liveness.leave_note()
-            with contextlib.suppress(TransportError):  # the channel was destroyed before
-                _ring(self._liveness.directory)
-        finally:
-            self.let_go()
+    def _say_goodbye(self) -> None:
+        with contextlib.suppress(OSError):
+            self._place.unlink(missing_ok=True)
+        super()._say_goodbye()
+        with contextlib.suppress(TransportError):  # the channel was destroyed before
+            _ring(self._liveness.directory)

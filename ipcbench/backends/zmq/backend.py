@@ -333,7 +333,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._bell is not None:
-            self._check_note()
+            self._pair.liveness.check_unused()
         self._waits = True
         self._pair.wait(self._pair.socket, deadline_ns(timeout_s), self._check_writer)
         self._waits = False
@@ -353,15 +353,11 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         """Raise if nothing more can arrive; else return False, to continue waiting."""
         pair = self._pair
         self._refuse()
-        self._check_note()
+        self._pair.liveness.check_unused()
         if pair.liveness.is_gone("writer"):
             self._failure = PeerLost(f"the writer of channel {pair.channel.name!r} died without closing")
             raise self._failure
         return False
-
-    def _check_note(self) -> None:
-        if self._pair.liveness.note_of("writer") == "unused":
-            raise EndOfStream(f"channel {self._pair.channel.name!r} was closed without a message")
 
     def _stop(self, failure: TransportError) -> None:
         """Close the sockets; from now on `read` raises `failure`."""
