@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -48,12 +48,10 @@ def _ask(wire: Wire, *words: str) -> None:
 
 
 def _is_ready(channel: str, url: str) -> bool:
-    try:
-        wire = Wire(channel, url, "create")
-    except OSError:
-        return False
-    _ask(wire, *_HAS_BLMPOP)
-    return True
+    with suppress(OSError):
+        _ask(Wire(channel, url, "create"), *_HAS_BLMPOP)
+        return True
+    return False
 
 
 def _server(path: Path) -> list[str]:
@@ -104,4 +102,4 @@ class Redis(FolderBackend):
     def end(self, folder: Path, address: Address) -> None:
         end_services(folder)
         if not (folder / f"{_SERVICE}{SERVICE_SUFFIX}").exists():
-            _ask(Wire(folder.name, url_of(folder), "destroy"), "UNLINK", *Keys(address).every())
+            _ask(Wire(folder.name, url_of(folder), "destroy"), "UNLINK", *Keys(address).all)

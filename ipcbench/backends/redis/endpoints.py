@@ -7,12 +7,7 @@ from typing import Any
 
 from ipcbench.backend import PLAIN_TYPES, Address, Message, Reader, Writer, bytes_of
 from ipcbench.backends.redis.wire import Wire, command, url_of
-from ipcbench.errors import (
-    EndOfStream,
-    MessageTooLarge,
-    PeerLost,
-    TransportError,
-)
+from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import as_transport_errors, channel_token
 from ipcbench.sync.interrupts import is_of_handler
@@ -57,10 +52,7 @@ class Keys:
         self.ends = [f"{prefix}:end-{index}" for index in readers]
         self.counts = [f"{prefix}:read-{index}" for index in readers]
         self.waiting, self.room = f"{prefix}:waiting", f"{prefix}:room"
-
-    def every(self) -> list[str]:
-        """Return all keys."""
-        return [*self.messages, *self.ends, *self.counts, self.waiting, self.room]
+        self.all = [*self.messages, *self.ends, *self.counts, self.waiting, self.room]
 
 
 def bulk_of(channel: ChannelSpec) -> int:
@@ -82,13 +74,13 @@ class RedisEndpoint(PeerEndpoint):
 
     def _connect(self, role: str) -> Wire:
         no_connection = f"no connection to the server of channel {self._channel.name!r}"
-        try:
-            with as_transport_errors(no_connection):
+        with as_transport_errors(no_connection):
+            try:
                 wire = Wire(self._channel.name, url_of(self._liveness.directory), role)
-        except TransportError as error:
-            if isinstance(error.__cause__, ConnectionError):
-                raise PeerLost(f"{no_connection}, which has died: {error.__cause__}") from error.__cause__
-            raise
+            except ConnectionError as error:
+                if is_of_handler(error):
+                    raise
+                raise PeerLost(f"{no_connection}, which has died: {error}") from error
         self._wires.append(wire)
         return wire
 
@@ -139,20 +131,15 @@ class RedisReader(RedisEndpoint, Reader):
     def _fetch(self, timeout_s: float | None) -> None:
         """Wait for the next bulk. The answers before it say that the server has looked whether there is one."""
         wire, deadline = self._wire, deadline_ns(timeout_s)
-        try:
-            if not wire.owed and wire.got is None:
-                self._ask()
-            prompt = deadline and max(deadline, now_ns() + _PROMPT_NS)
-            while wire.owed:
-                until = prompt if wire.owed > 1 else deadline
-                if not wire.receive(until):
-                    if until is not None and now_ns() >= until:
-                        raise self._timed_out("no message in", timeout_s)
-                    self._check_writer()
-        except PeerLost as loss:
-            if is_of_handler(loss):
-                raise
-            self._fail(loss)
+        if not wire.owed and wire.got is None:
+            self._ask()
+        prompt = deadline and max(deadline, now_ns() + _PROMPT_NS)
+        while wire.owed:
+            until = prompt if wire.owed > 1 else deadline
+            if not wire.receive(until):
+                if until is not None and now_ns() >= until:
+                    raise self._timed_out("no message in", timeout_s)
+                self._check_writer()
         key, messages = wire.got
         if key == self._end:
             self._fail(EndOfStream(f"channel {self._channel.name!r} has ended"))
@@ -164,7 +151,7 @@ class RedisReader(RedisEndpoint, Reader):
         if self._liveness.is_check_due() and self._liveness.is_gone("writer"):
             self._ask_aside(command("PING"), 1)  # what the server got before has been answered, too
             if not self._wire.receive(now_ns() + _PROMPT_NS):
-                raise self._lost()
+                self._fail(self._lost())
 
     def _ask_aside(self, commands: bytes, replies: int) -> None:
         """Ask by another connection, since this one may be blocked."""
@@ -217,22 +204,17 @@ class RedisWriter(RedisEndpoint, Writer):
             raise self._failure.with_traceback(None)
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
-        try:
-            if self._written >= self._look_at:
-                while self._wire.owed and self._wire.receive(0):
-                    self._take(self._wire.got)
-                self._look_at = self._written + self._look_after
-            if self._written >= self._room_until:
-                self._make_room(timeout_s)
-            if self._is_stream and self._room_until > GONE:
-                return  # all readers have closed
-            pieces: tuple[Any, ...] = b"%b$%d\r\n" % (self._head, size_bytes), message, self._tail
-            self._wire.send((b"".join(pieces),) if size_bytes <= _JOIN_BYTES else pieces, self._replies)
-            self._written += 1
-        except PeerLost as loss:
-            if is_of_handler(loss):
-                raise
-            self._fail(loss)
+        if self._written >= self._look_at:
+            while self._wire.owed and self._wire.receive(0):
+                self._take(self._wire.got)
+            self._look_at = self._written + self._look_after
+        if self._written >= self._room_until:
+            self._make_room(timeout_s)
+        if self._is_stream and self._room_until > GONE:
+            return  # all readers have closed
+        pieces: tuple[Any, ...] = b"%b$%d\r\n" % (self._head, size_bytes), message, self._tail
+        self._wire.send((b"".join(pieces),) if size_bytes <= _JOIN_BYTES else pieces, self._replies)
+        self._written += 1
 
     def _take(self, reply: Any) -> None:
         """Learn from a reply how many messages the slowest reader has read, if it says that."""
@@ -271,7 +253,7 @@ class RedisWriter(RedisEndpoint, Writer):
         if self._liveness.is_check_due():
             for role, count in zip(self._roles, counts, strict=True):
                 if self._liveness.is_gone(role) and int(count or 0) < GONE:
-                    raise self._lost(role)
+                    self._fail(self._lost(role))
 
     def _say_goodbye(self) -> None:
         """Tell the readers that the stream ends; one that was cut ends by the release of the lock."""

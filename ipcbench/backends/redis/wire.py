@@ -162,6 +162,7 @@ class Wire:
             raise error
         if isinstance(error, TimeoutError):
             raise TransportError(f"the server of channel {self._channel!r} takes nothing for {_STUCK_S} s") from error
+        self.is_cut = False  # which matters to nobody any more: every later call finds the same
         raise PeerLost(f"the server of channel {self._channel!r} has died") from error
 
     def settle(self, until_ns: int | None, take: Callable[[Any], object]) -> None:
