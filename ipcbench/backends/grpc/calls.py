@@ -1,44 +1,78 @@
-"""What the loop does for the endpoints: a server and a stream to each reader for a writer, a call for a reader."""
+"""What the loop does for the endpoints: a server and a stream to each reader for a writer, a call for a reader.
+
+A reader finds the writer by a file with its target and a secret. Both sides prove to each other that they know the
+secret: any user can connect to a port, or take it after the writer.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import hmac
 import secrets
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, loop
 from ipcbench.backends.grpc.loop import library as grpc
-from ipcbench.backends.grpc.places import Place, find, listen
 from ipcbench.errors import EndOfStream, PeerLost, TransportError
+from ipcbench.sync.directory import write_private
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.loop import News
 
 _RECEIPT = Struct("<Q")
 """How many messages a reader has taken in all."""
+_SECRET_BYTES = 16
+_ANY_PORT = ":0"
 _LOOK_S, _MOST_LOOK_S = 0.001, 0.05
 """How soon a reader looks again whether there is a writer, at first and at most."""
 
 
-class Side(ABC):
-    """What the loop does for an endpoint. It knows no endpoint, so that one which is dropped can end it."""
+class Place(NamedTuple):
+    """Where a writer listens, in gRPC's words, and the secret of its channel."""
 
-    def __init__(self) -> None:
-        self.news = News()
+    target: str
+    secret: str
 
-    @abstractmethod
-    async def start(self, targets: Iterable[str], path: Path) -> None:
-        """Begin; `path` is where the writer is known by."""
+    def proof(self, of: str) -> str:
+        """Return what tells that one knows the secret, for one purpose."""
+        return hmac.new(self.secret.encode(), of.encode(), "sha256").hexdigest()
 
-    @abstractmethod
-    async def stop(self, grace_s: float) -> None:
-        """End, after up to `grace_s` for what was not sent."""
+
+def listen(server: Any, targets: Iterable[str], path: Path) -> Place:
+    """Have a server listen at the first of the targets where it can, and make that known at `path`.
+
+    Raises:
+        OSError: it cannot listen at any, or the file cannot be written.
+    """
+    for target in targets:
+        try:
+            port = server.add_insecure_port(target)
+        except RuntimeError as error:
+            failure = OSError(str(error).partition("\n")[0])
+            continue
+        bound = f"{target.removesuffix(_ANY_PORT)}:{port}" if target.endswith(_ANY_PORT) else target
+        place = Place(bound, secrets.token_hex(_SECRET_BYTES))
+        write_private(path, "\n".join(place))
+        return place
+    raise failure
+
+
+def find(path: Path) -> Place | None:
+    """Return the place of a writer; None if it does not listen yet.
+
+    Raises:
+        OSError: what is there is damaged.
+    """
+    try:
+        return Place(*path.read_text().split("\n"))
+    except FileNotFoundError:
+        return None
+    except (TypeError, ValueError) as error:
+        raise OSError(f"{path} is damaged; destroy the channel and make another") from error
 
 
 class Stream:
@@ -64,12 +98,13 @@ class Stream:
         self.changed.set()
 
 
-class Client(Side):
-    """What it does for a reader: it reads the stream, as far as the writer's credit goes."""
+class Client:
+    """What the loop does for a reader: it reads the stream, as far as the writer's credit goes. It knows no endpoint,
+    so that one which is dropped can end it.
+    """
 
     def __init__(self, liveness: Liveness) -> None:
-        super().__init__()
-        self.stream = Stream()
+        self.news, self.stream = News(), Stream()
         self.failure: TransportError | None = None
         """Why nothing comes after the messages of the stream."""
         self._name, self._role, self._liveness = liveness.directory.name, liveness.role, liveness
@@ -140,11 +175,11 @@ class Client(Side):
                 await call.write(_RECEIPT.pack(self.stream.taken_count))
 
 
-class Server(Side):
-    """What it does for a writer: it sends each message to all readers."""
+class Server:
+    """What the loop does for a writer: it sends each message to all readers."""
 
     def __init__(self, roles: Iterable[str]) -> None:
-        super().__init__()
+        self.news = News()
         self.log: deque[bytes] = deque()
         """Messages that the loop has not handed to the streams. One step puts a message there, for all readers."""
         self.streams = {role: Stream() for role in roles}

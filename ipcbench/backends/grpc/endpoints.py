@@ -9,7 +9,7 @@ from concurrent.futures import wait
 from contextlib import ExitStack
 
 from ipcbench.backend import Address, Message, Reader, Writer, bytes_of
-from ipcbench.backends.grpc.calls import Client, Server, Side
+from ipcbench.backends.grpc.calls import Client, Server
 from ipcbench.backends.grpc.loop import credit, loop
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.errors import MessageTooLarge, TransportError, TransportTimeout
@@ -29,7 +29,7 @@ _LINGER_S, _CLOSE_S = 30.0, 0.1
 class GrpcEndpoint(PeerEndpoint):
     """What both endpoints have in common."""
 
-    _side: Side
+    _side: Client | Server
 
     def __init__(self, address: Address, targets: Iterable[str], *index: int) -> None:
         self._pid, self._targets = os.getpid(), targets
