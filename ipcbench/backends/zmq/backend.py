@@ -35,7 +35,6 @@ from ipcbench.backend import (
     PLAIN_TYPES,
     Address,
     Capabilities,
-    Endpoint,
     Message,
     Reader,
     Writer,
@@ -43,9 +42,8 @@ from ipcbench.backend import (
     unavailable,
 )
 from ipcbench.backends.zmq.sockets import TRY_S, Places, SocketPair, absence, credit, keys_path, make_keys
-from ipcbench.errors import EndOfStream, EndpointClosed, MessageTooLarge, PeerLost, TransportError
+from ipcbench.errors import EndOfStream, MessageTooLarge, TransportError
 from ipcbench.patterns import with_patterns
-from ipcbench.spec import WaitStrategy
 from ipcbench.sync.directory import (
     as_transport_errors,
     channel_directory,
@@ -55,8 +53,8 @@ from ipcbench.sync.directory import (
 )
 from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
-from ipcbench.sync.locks import reader_role, reader_roles
-from ipcbench.sync.ownership import Owned
+from ipcbench.sync.locks import reader_roles
+from ipcbench.sync.peers import PeerEndpoint
 from ipcbench.sync.wait import Doorbell, Watch
 from ipcbench.util.clock import deadline_ns, now_ns
 
@@ -79,37 +77,35 @@ _ports: dict[str, list[sockets.socket]] = {}
 """Channel → bound sockets that never listen: they reserve the channel's ports."""
 
 
-class _ZmqEndpoint(Owned, Endpoint):
+class _ZmqEndpoint(PeerEndpoint):
     """What both endpoints have in common."""
 
     _pair: SocketPair
-    _failure: TransportError | None = None
 
-    @property
-    def waits(self) -> WaitStrategy:
-        return "block"  # on file descriptors, inside libzmq
+    def __init__(self, address: Address, places: Places, *index: int) -> None:
+        self._places = places
+        super().__init__(address, *index)
 
-    @property
-    def closed(self) -> bool:
-        return isinstance(self._failure, EndpointClosed)
+    def _drop(self) -> None:
+        self._pair.let_go()
 
 
 class _ZmqWriter(_ZmqEndpoint, Writer):
     """The XPUB endpoint."""
 
-    def __init__(self, address: Address, places: Places) -> None:
-        self._pair = pair = SocketPair(address, places, "writer", zmq.XPUB, zmq.PULL)
+    def _open(self, undo: ExitStack) -> None:
+        channel = self._channel
+        self._pair = pair = SocketPair(channel, self._places, self._liveness, zmq.XPUB, zmq.PULL)
         pair.socket.set(zmq.XPUB_NODROP, 1)
         pair.bind()
-        self._limit_bytes = address.channel.max_message_bytes
-        self._awaited = {role.encode() for role in reader_roles(address.channel)}
+        self._limit_bytes = channel.max_message_bytes
+        self._awaited = {role.encode() for role in reader_roles(channel)}
         self._silent = set(self._awaited)  # who has not said over the connection for receipts that it is there
         self._read = dict.fromkeys(self._awaited, 0)
-        self._window, self._batch = credit(address.channel)
+        self._window, self._batch = credit(channel)
         self._begun = False
         self._room = self._granted = 0
         self._send: Callable[..., Any] = super(zmq.Socket, pair.socket).send  # bypasses pyzmq's Python layer
-        self.opened()
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
@@ -124,13 +120,12 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         except zmq.ZMQError as error:
             if is_of_handler(error, "zmq/"):
                 raise
-            raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
+            raise TransportError(f"channel {self._channel.name!r}: {error}") from error
         self._room -= 1
 
     def _make_room(self, deadline: int | None) -> None:
         """Wait until all readers are connected and none is too far behind; after a loss or `close`, raise its error."""
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+        self._require_usable()
         pair = self._pair
         self._handle_reports()
         while self._awaited or self._silent:
@@ -155,7 +150,7 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             if error is self._failure or (isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq/")):
                 raise
             self._failure = TransportError(
-                f"a write to channel {self._pair.channel.name!r} was interrupted by {type(error).__name__}, and a "
+                f"a write to channel {self._channel.name!r} was interrupted by {type(error).__name__}, and a "
                 "receipt may be lost: close the writer, destroy the channel and make another"
             )
             raise
@@ -186,8 +181,8 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             return
         if report[:1] == _SUBSCRIBED:
             self._awaited.discard(role)
-        elif self._pair.liveness.note_of(role.decode()) is None:
-            self._lose(role)
+        elif self._liveness.note_of(role.decode()) is None:
+            self._fail(self._lost(role.decode()))
         else:
             del self._read[role]
             self._silent.discard(role)
@@ -197,13 +192,13 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
         connection, so that no report comes.
         """
         for role in self._read:
-            if self._pair.liveness.is_gone(role.decode()) and self._pair.liveness.note_of(role.decode()) is None:
-                self._lose(role)
+            if self._liveness.is_gone(role.decode()) and self._liveness.note_of(role.decode()) is None:
+                self._fail(self._lost(role.decode()))
         return self._handle_reports()
 
     def _check_awaited(self) -> bool:
         """Stop waiting for readers that have closed already; return whether there were any."""
-        liveness = self._pair.liveness
+        liveness = self._liveness
         waiting = self._awaited | self._silent
         for role in sorted(waiting):
             if liveness.note_of(role.decode()) is not None:
@@ -211,31 +206,21 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
                 self._silent.discard(role)
                 self._read.pop(role, None)
             elif liveness.is_gone(role.decode()):
-                self._lose(role)
+                self._fail(self._lost(role.decode()))
         return waiting != self._awaited | self._silent
 
-    def _lose(self, role: bytes) -> None:
+    def _refuse(self, failure: TransportError) -> None:
         self._room = 0
-        self._failure = PeerLost(f"{role.decode()} of channel {self._pair.channel.name!r} died without closing")
-        raise self._failure
-
-    def _refuse(self) -> None:
-        self._room = 0
-        self._failure = EndpointClosed(f"the writer of channel {self._pair.channel.name!r} is closed")
-
-    def let_go(self) -> None:
-        self._is_released = True
-        self._refuse()
-        self._pair.let_go()
+        super()._refuse(failure)
 
     def _close(self) -> None:
         pair = self._pair
-        self._refuse()
+        self._refuse_all()
         try:
             if self._begun:
                 self._send(b"", zmq.SNDMORE | _NOBLOCK)
                 self._send(b"", _NOBLOCK)
-            pair.liveness.leave_note("ended" if self._begun else "unused")
+            self._liveness.leave_note("ended" if self._begun else "unused")
             if not self._begun:  # nothing on the wire tells a reader, which may not even have connected
                 self._ring_bells()
         finally:
@@ -255,15 +240,15 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
 class _ZmqReader(_ZmqEndpoint, Reader):
     """A SUB endpoint."""
 
-    def __init__(self, address: Address, places: Places, index: int) -> None:
-        role = reader_role(address.channel, index)
-        self._pair = pair = SocketPair(address, places, role, zmq.SUB, zmq.PUSH)
+    def _open(self, undo: ExitStack) -> None:
+        role = self._liveness.role
+        self._pair = pair = SocketPair(self._channel, self._places, self._liveness, zmq.SUB, zmq.PUSH)
         pair.connect()
         pair.socket.subscribe(b"")
         pair.socket.subscribe(role)  # second: when it is reported to the writer, the first is in effect
         self._receipt = role.encode()
         pair.receipts.send(_GREETING + self._receipt, zmq.NOBLOCK)
-        self._until_receipt = self._batch = credit(address.channel)[1]
+        self._until_receipt = self._batch = credit(self._channel)[1]
         self._recv: Callable[..., Any] = super(zmq.Socket, pair.socket).recv
         self._send: Callable[..., Any] = super(zmq.Socket, pair.receipts).send
         self._copy = True
@@ -271,7 +256,6 @@ class _ZmqReader(_ZmqEndpoint, Reader):
         self._bell: Doorbell | None = None
         self._reads = False  # whether a thread is in `read`
         self._waits = False  # whether it waits outside of libzmq, where an interrupt loses nothing
-        self.opened()
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._reads = True
@@ -288,8 +272,8 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             size_bytes = len(message)
             self._copy = size_bytes < _FRAME_BYTES
             if not size_bytes and self._pair.socket.get(zmq.RCVMORE):
-                self._stop(EndOfStream(f"channel {self._pair.channel.name!r} has ended"))
-                self._refuse()
+                self._stop(EndOfStream(f"channel {self._channel.name!r} has ended"))
+                self._require_usable()
             self._until_receipt -= 1
             if not self._until_receipt:
                 self._send(self._receipt, _NOBLOCK)
@@ -299,7 +283,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             if isinstance(error, TransportError) and not is_of_handler(error):
                 raise
             if isinstance(error, zmq.ZMQError) and not is_of_handler(error, "zmq/"):
-                raise TransportError(f"channel {self._pair.channel.name!r}: {error}") from error
+                raise TransportError(f"channel {self._channel.name!r}: {error}") from error
             deadline_ns(timeout_s)  # raises if the time-out is at fault
             if not (self._waits or self._is_released):
                 self._break(error)
@@ -308,10 +292,9 @@ class _ZmqReader(_ZmqEndpoint, Reader):
             self._reads = self._waits = False
 
     def fileno(self) -> int:
-        if self.closed:
-            raise self._closed_here()
+        self._require_open()
         if self._watch is None:
-            with as_transport_errors(f"cannot wait for channel {self._pair.channel.name!r}"):
+            with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
                 self._watch = Watch()
                 if self._failure is None:
                     self._watch.add(int(self._pair.socket.get(zmq.FD)))  # which libzmq closes at the end of the stream
@@ -320,20 +303,19 @@ class _ZmqReader(_ZmqEndpoint, Reader):
 
     def _add_bell(self, watch: Watch) -> None:
         """Watch a bell, too, by which a writer tells that it has closed without a message."""
-        path = self._pair.bell_path(self._pair.liveness.role)
+        path = self._pair.bell_path(self._liveness.role)
         with suppress(FileExistsError):
             Doorbell.make(path)
         self._bell = Doorbell(path)
         watch.add(self._bell.fileno())
-        if self._pair.liveness.note_of("writer") == "unused":  # it has closed before there was a bell
+        if self._liveness.note_of("writer") == "unused":  # it has closed before there was a bell
             self._bell.ring()
 
     def _await(self, timeout_s: float | None) -> Any:
         """Wait for a message outside of libzmq, and return it."""
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+        self._require_usable()
         if self._bell is not None:
-            self._pair.liveness.check_unused()
+            self._check_note()
         self._waits = True
         self._pair.wait(self._pair.socket, deadline_ns(timeout_s), self._check_writer)
         self._waits = False
@@ -341,51 +323,47 @@ class _ZmqReader(_ZmqEndpoint, Reader):
 
     def _break(self, error: BaseException) -> None:
         """Read no more: pyzmq drops a message that it has received if a signal handler then raises an exception."""
-        self._failure = TransportError(
-            f"a read of channel {self._pair.channel.name!r} was interrupted by {type(error).__name__}, and a message "
-            "may be lost: close the reader, destroy the channel and make another"
+        self._refuse(
+            TransportError(
+                f"a read of channel {self._channel.name!r} was interrupted by {type(error).__name__}, and a message "
+                "may be lost: close the reader, destroy the channel and make another"
+            )
         )
-        self._recv = self._refuse
         self._is_released = True
         uninterrupted(self._pair.close)
 
     def _check_writer(self) -> bool:
         """Raise if nothing more can arrive; else return False, to continue waiting."""
-        pair = self._pair
-        self._refuse()
-        self._pair.liveness.check_unused()
-        if pair.liveness.is_gone("writer"):
-            self._failure = PeerLost(f"the writer of channel {pair.channel.name!r} died without closing")
-            raise self._failure
+        self._require_usable()
+        self._check_note()
+        if self._liveness.is_gone("writer"):
+            self._fail(self._lost())
         return False
 
     def _stop(self, failure: TransportError) -> None:
         """Close the sockets; from now on `read` raises `failure`."""
-        self._failure, self._recv = failure, self._refuse
+        self._refuse(failure)
         uninterrupted(self._close_once)
 
-    def _refuse(self, *_: object) -> None:
-        if self._failure is not None:
-            raise self._failure.with_traceback(None)
+    def _refuse(self, failure: TransportError) -> None:
+        super()._refuse(failure)
+        self._recv = self._receive_nothing
 
-    def let_go(self) -> None:
-        self._is_released = True
-        self._pair.let_go()
-        self._failure, self._recv = self._closed_here(), self._refuse
+    def _receive_nothing(self, *_: object) -> None:
+        self._require_usable()
+
+    def _drop(self) -> None:
+        super()._drop()
         self._stop_watching()
-
-    def _closed_here(self) -> EndpointClosed:
-        return EndpointClosed(f"this reader of {self._pair.channel.name!r} is closed")
 
     def close(self) -> None:
         """Close; another thread that reads meanwhile gets EndpointClosed before its sockets go, which would abort."""
         self._require_no_call()
-        self._failure = self._closed_here()
-        self._recv = self._refuse
+        self._refuse_all()
         deadline = now_ns() + _CLOSE_NS
         while self._reads and not self._is_released:  # a forked child has no such thread
             if now_ns() > deadline:
-                raise TransportError(f"this reader of {self._pair.channel.name!r} is in use by another thread")
+                raise TransportError(f"this reader of {self._channel.name!r} is in use by another thread")
             select.select([], [], [], 0.001)
         super().close()
         self._stop_watching()
@@ -400,7 +378,7 @@ class _ZmqReader(_ZmqEndpoint, Reader):
 
     def _close(self) -> None:
         try:
-            self._pair.liveness.leave_note()
+            self._liveness.leave_note()
         finally:
             self._pair.close()
 

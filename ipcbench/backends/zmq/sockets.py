@@ -13,10 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ipcbench.backend import Address
 from ipcbench.errors import StoreError, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import channel_directory, write_private
+from ipcbench.sync.directory import write_private
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
 from ipcbench.util.clock import now_ns
@@ -156,27 +155,24 @@ def _require_threads(count: int) -> None:
 class SocketPair:
     """An endpoint's two sockets, for messages and for receipts, with its liveness."""
 
-    __slots__ = ("_address", "_context", "_pid", "_places", "channel", "liveness", "receipts", "socket")
+    __slots__ = ("_context", "_pid", "_places", "channel", "liveness", "receipts", "socket")
 
-    def __init__(self, address: Address, places: Places, role: str, kind: int, receipts_kind: int) -> None:
-        """Lock the endpoint and make the sockets; `bind` or `connect` opens them.
+    def __init__(self, channel: ChannelSpec, places: Places, liveness: Liveness, kind: int, receipts_kind: int) -> None:
+        """Make the sockets of an endpoint; `bind` or `connect` opens them.
 
         Raises:
-            TransportError: there is no such channel, the endpoint is open already, or the keys cannot be used.
+            TransportError: there can be no sockets, or the keys cannot be used.
         """
-        self.channel = address.channel
-        self._address = address
-        self.liveness = Liveness(address, role)
+        self.channel, self.liveness = channel, liveness
         self._places = places
         self._pid = os.getpid()
-        none = f"no sockets for the {role} of channel {address.channel.name!r}"
+        none = f"no sockets for the {liveness.role} of channel {channel.name!r}"
         try:
-            to_accept = _PER_READER_COUNT * address.channel.readers if role == "writer" else 0
+            to_accept = _PER_READER_COUNT * channel.readers if liveness.role == "writer" else 0
             _require_descriptors(_DESCRIPTORS_COUNT + to_accept)
             _require_threads(_THREADS_COUNT)
             self._context = zmq.Context()
         except (OSError, zmq.ZMQError) as error:
-            self.liveness.abandon()
             advice = advice_on(error) if isinstance(error, OSError) else ""
             raise TransportError(f"{none}: {error.strerror}{advice}") from error
         try:
@@ -214,13 +210,13 @@ class SocketPair:
 
     def bell_path(self, role: str) -> Path:
         """Return where the bell of a reader is that waits on a descriptor."""
-        return channel_directory(self._address) / f"{role}.bell"
+        return self.liveness.directory / f"{role}.bell"
 
     def bind(self) -> None:
         """Bind both sockets, for peers to connect to, until `all_came`.
 
         Raises:
-            TransportError: an address cannot be used; the endpoint lock is released.
+            TransportError: an address cannot be used.
         """
         _awaited[self._context] = self._pid, _PER_READER_COUNT * self.channel.readers
         self._attach((self.socket.bind, self.receipts.bind))
@@ -271,7 +267,6 @@ class SocketPair:
         self._context.destroy(0)
         self.all_came()
         _in_use.pop(self._context, None)
-        self.liveness.abandon()
 
     def close(self) -> None:
         """Close the sockets, drop what they still hold, and release the endpoint lock."""
