@@ -36,6 +36,8 @@ _LONGEST_PLACE_BYTES = 255 - 131
 """Of folder and prefix together: iceoryx2 ends the process where a path has more than 255 with what it adds."""
 _CONNECTED = 3
 """Word of a reader: 1 as soon as it keeps what the publisher has sent, though that one goes."""
+_LEAVES = 4
+"""Word of a reader: 1 from when the publisher may send without it; it still holds samples, so it still counts."""
 _LOANED = 2
 """At most: the one that is filled, and one of a call that was interrupted."""
 _ONCE: tuple[tuple[()]] = ((),)
@@ -231,6 +233,10 @@ class Iox2Writer(_Endpoint, CarriedWriter):
         if self._words[self._sleep_word] or self._more_sleep_words:
             self._cursors.ring_sleepers()
 
+    def _not_closed(self) -> list[int]:
+        words = self._words
+        return [index for index in super()._not_closed() if not words[self._states[index] - 1 + _LEAVES]]
+
     def _close(self) -> None:
         self._room = 0
         if self._reached and self._failure is None:
@@ -298,6 +304,13 @@ class Iox2Reader(_Endpoint, CarriedReader):
                 return
         if not self._cursors.wait_until(lambda: words[PUBLISHED] != count, timeout_s, counted=True):
             raise EndOfStream(f"the writer of channel {self.address.channel.name!r} has closed")
+
+    def _close(self) -> None:
+        """Give its samples back before its places: the publisher has no memory for both."""
+        self._cursors.store_published(self._cursors.consumed_word + _LEAVES, 1)
+        self.disconnect()
+        self.library = None
+        super()._close()
 
     def _drop(self) -> None:
         super()._drop()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from ipcbench import get_backend
-from ipcbench.errors import TransportError
+from ipcbench.errors import TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync import channel_directory
 from ipcbench.testing import ConformanceSuite
@@ -123,5 +123,33 @@ def test_a_reader_that_closes_early_is_missed_by_nobody(channel_name: str) -> No
             for number in range(1, 10):
                 writer.write(str(number).encode(), timeout_s=60.0)
                 assert bytes(reader.read(timeout_s=60.0)) == str(number).encode()
+    finally:
+        backend.destroy(address)
+
+
+def test_a_reader_that_is_stopped_while_it_closes_holds_up_the_writer_and_breaks_nothing(
+    channel_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer took the room of a reader whose samples iceoryx2 had not back, and failed with OutOfMemory."""
+    backend = get_backend("iox2")()
+    address = backend.create(ChannelSpec(channel_name, readers=2, max_message_bytes=1000, depth=4))
+    try:
+        with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+            other = backend.open_reader(address, 1)
+            disconnect = other.disconnect
+
+            def disconnect_late() -> None:
+                with pytest.raises(TransportTimeout):
+                    writer.write(b"x", timeout_s=0.1)
+                disconnect()
+
+            for _ in range(4):
+                writer.write(b"x", timeout_s=60.0)
+                assert bytes(reader.read(timeout_s=60.0)) == b"x"
+            monkeypatch.setattr(other, "disconnect", disconnect_late)
+            other.close()
+            for _ in range(4):
+                writer.write(b"x", timeout_s=60.0)
+            assert [bytes(reader.read(timeout_s=60.0)) for _ in range(4)] == [b"x"] * 4
     finally:
         backend.destroy(address)
