@@ -199,6 +199,7 @@ class FlightWriter(CarriedWriter):
     """The writer, which serves in the channel's folder."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pyarrow.ArrowException,) if pyarrow else ()
+    descriptors: ClassVar[tuple[int, int]] = 8, 1
     library_folder = _FOLDER
 
     def connect(self) -> _Server:
@@ -320,6 +321,7 @@ class FlightReader(CarriedReader):
     """A reader, which takes itself what has left the writer."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pyarrow.ArrowException,) if pyarrow else ()
+    descriptors: ClassVar[tuple[int, int]] = 8, 1
     library_folder = _FOLDER
 
     def connect(self) -> _Inbox:

@@ -135,6 +135,7 @@ class GlooWriter(CarriedWriter):
     """The writer, which keeps each message until all readers have it."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError,)
+    descriptors: ClassVar[tuple[int, int]] = 5, 6
 
     def connect(self) -> tuple[object, ...]:
         torch, _ = _libraries()
@@ -203,6 +204,7 @@ class GlooReader(CarriedReader):
     """A reader, which asks for as many messages as it has room for, and sleeps until the cursors say one is sent."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (RuntimeError,)
+    descriptors: ClassVar[tuple[int, int]] = 5, 6
 
     def connect(self) -> _Link:
         torch, _ = _libraries()

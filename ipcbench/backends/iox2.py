@@ -26,6 +26,7 @@ from ipcbench.spec import ChannelSpec
 from ipcbench.sync import PUBLISHED, CarriedBackend, CarriedReader, CarriedWriter, CursorsEndpoint
 from ipcbench.sync.carried import CarriedEndpoint
 from ipcbench.sync.cursors import CLOSED
+from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.directory import channel_directory, channel_token, directory_lock, open_directory, remove_with_file
 from ipcbench.sync.interrupts import whole
 
@@ -83,6 +84,7 @@ class _Endpoint(CarriedEndpoint):
     """What both have in common. Their steps are such that a call that a handler interrupts may be made again."""
 
     library_folder: ClassVar[str] = "/iceoryx2/"
+    descriptors: ClassVar[tuple[int, int]] = 10, 1
     _room = 0
     """The first message before which a writer looks whether it is closed, who lives, and who has room."""
 
@@ -346,6 +348,7 @@ class Iox2(CarriedBackend):
         if len(os.fsencode(folder)) + 1 + len(prefix) > _LONGEST_PLACE_BYTES:
             raise TransportError(f"{folder} is too long a path for iceoryx2; set TMPDIR to a shorter folder")
         undo.callback(_remove_segments, prefix)
+        require_descriptors(_Endpoint.descriptors[0])
         _node(address)
         for path in _SEGMENTS.glob(f"{prefix}*"):  # the library makes one that every user may write to
             path.chmod(0o600)

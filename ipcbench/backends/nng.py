@@ -53,6 +53,7 @@ class NngWriter(CarriedWriter):
     """The writer, which dials each reader."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pynng.NNGException,) if pynng else ()
+    descriptors: ClassVar[tuple[int, int]] = 4, 1
     library_folder = "/pynng/"
     most_held = 1024  # nng allows 8192
 
@@ -81,6 +82,7 @@ class NngReader(CarriedReader):
     """A reader, which listens in the channel's folder."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pynng.NNGException,) if pynng else ()
+    descriptors: ClassVar[tuple[int, int]] = 4, 1
     library_folder = "/pynng/"
     most_held = 1024
 

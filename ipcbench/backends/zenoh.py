@@ -109,6 +109,7 @@ class ZenohWriter(CarriedWriter):
     """The writer, which listens in the channel's folder."""
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
+    descriptors: ClassVar[tuple[int, int]] = 18, 2
 
     def connect(self) -> _Library:
         session, block = _open(self.address, "listen"), zenoh.CongestionControl.BLOCK
@@ -140,6 +141,7 @@ class ZenohReader(CarriedReader):
     """
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
+    descriptors: ClassVar[tuple[int, int]] = 18, 2
 
     def connect(self) -> _Library:
         self._pause = Lock()

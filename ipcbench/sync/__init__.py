@@ -2,6 +2,7 @@
 
 - `carried`: channels whose bytes a messaging library carries, and nothing else
 - `cursors`: the shared words of a channel (how far each endpoint is, who sleeps, who has closed) and waiting on them
+- `descriptors`: whether a library will find the descriptors that it wants
 - `folder`: channels that are a folder, and what a transport puts there
 - `hazard`: slots that a writer reuses only when no reader is looking at them
 - `interrupts`: work that no signal handler's exception cuts in two

@@ -34,6 +34,7 @@ from ipcbench.sync.cursors import (
     cursors_bytes,
     make_doorbells,
 )
+from ipcbench.sync.descriptors import expect_descriptors, require_descriptors
 from ipcbench.sync.directory import as_transport_errors, open_directory
 from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import in_background, is_of_handler
@@ -67,6 +68,9 @@ class CarriedEndpoint(CursorsEndpoint):
     library_folder: ClassVar[str] = ""
     """Part of the paths of the library's Python files, such as "/pynng/", where no signal handlers are."""
 
+    descriptors: ClassVar[tuple[int, int]] = (0, 0)
+    """How many files the library opens at most: at once, and later for each peer that connects."""
+
     most_held: ClassVar[int] = 2**20
     """How many messages the library can be asked to hold for a reader."""
 
@@ -84,6 +88,7 @@ class CarriedEndpoint(CursorsEndpoint):
             self.library: Any = None
             self._pid, self._count = os.getpid(), 0
             try:
+                require_descriptors(self.descriptors[0] + self.expected_descriptors())
                 self.library = self.connect()
             except BaseException as error:
                 self._cursors.abandon()
@@ -92,6 +97,11 @@ class CarriedEndpoint(CursorsEndpoint):
                     raise OSError(str(error)) from error
                 raise
         self.opened()
+        expect_descriptors(self)
+
+    def expected_descriptors(self) -> int:
+        """Return how many files the library has still to open for peers, after `connect`."""
+        return 0 if self.closed or self._count else self.descriptors[1]
 
     @abstractmethod
     def connect(self) -> Any:
@@ -181,6 +191,9 @@ class CarriedWriter(CarriedEndpoint, Writer):
         self._live: list[int] = []
         self._is_heard = False
         super().__init__(WriterCursors, address)
+
+    def expected_descriptors(self) -> int:
+        return 0 if self._is_heard else super().expected_descriptors() * len(self._states)
 
     @abstractmethod
     def send(self, message: bytes | bytearray | memoryview) -> None:

@@ -119,3 +119,45 @@ def test_connections_that_were_accepted_are_not_awaited_any_more(name: str) -> N
     command = [sys.executable, "-W", "ignore", "-c", _MANY_READERS, name]
     done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
+
+
+_OPENS_OR_SAYS_WHY = """
+import os, resource, sys
+from contextlib import ExitStack
+from ipcbench import get_backend
+from ipcbench.errors import TransportError
+from ipcbench.spec import ChannelSpec
+
+backend = get_backend(sys.argv[1])()
+backend.probe()
+if backend.name == "gloo":
+    import torch.distributed
+last = 60
+for spare in range(4, last + 1, 4):
+    channel = ChannelSpec(f"ipcb-says-{os.getpid()}-{spare}", max_message_bytes=1000)
+    child = os.fork()  # the first use of a library takes more
+    if not child:
+        address = backend.create(channel)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + spare, 4096))
+        with ExitStack() as held:
+            try:
+                writer = held.enter_context(backend.open_writer(address))
+                reader = held.enter_context(backend.open_reader(address, 0))
+            except TransportError as error:
+                assert spare < last and "ulimit -n" in str(error), (spare, str(error))
+            else:
+                writer.write(b"x", 20.0)
+                assert bytes(reader.read(20.0)) == b"x", spare
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+        backend.destroy(address)
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0, f"with {spare} descriptors to spare"
+"""
+
+
+@pytest.mark.parametrize("name", ["nng", "zenoh", "iox2", "gloo", "flight"])
+def test_a_library_that_would_lack_descriptors_is_not_begun(name: str) -> None:
+    """They abort the process, panic, wait for ever, or do not say why."""
+    command = [sys.executable, "-c", _OPENS_OR_SAYS_WHY, name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr

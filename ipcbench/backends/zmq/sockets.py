@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from ipcbench.errors import StoreError, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.descriptors import expect_descriptors, require_descriptors
 from ipcbench.sync.directory import write_private
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
@@ -71,9 +72,6 @@ _THREADS_COUNT = 3
 _THREAD_BYTES = 64 * 2**20
 """What a thread may take of the address space: a stack, and the heap of its own that the C library reserves."""
 
-_awaited: dict[Any, tuple[int, int]] = {}
-"""Context → its process, and how many connections its writer may have still to accept."""
-
 _in_use: dict[Any, Any] = {}
 """Context → its sockets, until they are closed; in a forked child, those of its parent for good. If the garbage
 collector found them with an endpoint, it would wait in the context for sockets that nobody has closed yet."""
@@ -113,23 +111,6 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
     return count + batch - 1, batch
 
 
-def _require_descriptors(count: int) -> None:
-    """Make sure that this process may open so many more files, beside what its writers have still to accept: where
-    libzmq may not, it aborts the process. To open them for a try would take them from the threads of other endpoints.
-
-    Raises:
-        OSError: it may not.
-    """
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    try:
-        open_count = len(os.listdir("/dev/fd"))
-    except FileNotFoundError:  # a namespace without /proc does not tell
-        return
-    awaited_count = sum(awaited for pid, awaited in _awaited.values() if pid == os.getpid())
-    if limit != resource.RLIM_INFINITY and open_count + awaited_count + count > limit:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-
 def _require_threads(count: int) -> None:
     """Make sure that this process may start so many more threads: where libzmq may not, it aborts the process.
 
@@ -155,7 +136,17 @@ def _require_threads(count: int) -> None:
 class SocketPair:
     """An endpoint's two sockets, for messages and for receipts, with its liveness."""
 
-    __slots__ = ("_context", "_pid", "_places", "channel", "liveness", "receipts", "socket")
+    __slots__ = (
+        "__weakref__",
+        "_context",
+        "_expected_count",
+        "_pid",
+        "_places",
+        "channel",
+        "liveness",
+        "receipts",
+        "socket",
+    )
 
     def __init__(self, channel: ChannelSpec, places: Places, liveness: Liveness, kind: int, receipts_kind: int) -> None:
         """Make the sockets of an endpoint; `bind` or `connect` opens them.
@@ -165,11 +156,11 @@ class SocketPair:
         """
         self.channel, self.liveness = channel, liveness
         self._places = places
-        self._pid = os.getpid()
+        self._pid, self._expected_count = os.getpid(), 0
         none = f"no sockets for the {liveness.role} of channel {channel.name!r}"
         try:
             to_accept = _PER_READER_COUNT * channel.readers if liveness.role == "writer" else 0
-            _require_descriptors(_DESCRIPTORS_COUNT + to_accept)
+            require_descriptors(_DESCRIPTORS_COUNT + to_accept)
             _require_threads(_THREADS_COUNT)
             self._context = zmq.Context()
         except (OSError, zmq.ZMQError) as error:
@@ -218,12 +209,17 @@ class SocketPair:
         Raises:
             TransportError: an address cannot be used.
         """
-        _awaited[self._context] = self._pid, _PER_READER_COUNT * self.channel.readers
+        self._expected_count = _PER_READER_COUNT * self.channel.readers
+        expect_descriptors(self)
         self._attach((self.socket.bind, self.receipts.bind))
 
     def all_came(self) -> None:
         """Note that no connection is awaited any more."""
-        _awaited.pop(self._context, None)
+        self._expected_count = 0
+
+    def expected_descriptors(self) -> int:
+        """Return how many connections the writer may have still to accept."""
+        return self._expected_count if os.getpid() == self._pid else 0
 
     def connect(self) -> None:
         """Connect both sockets; libzmq retries until the peer has bound. Raises as `bind`."""
