@@ -63,18 +63,9 @@ _END_S = 1.0
 _FOLDER = "pyarrow/"
 """Part of the paths of the library's files, which those in C++ give relative."""
 
-_users: list[int] = []
-"""The process that uses Flight."""
-
 
 def _location(address: Address) -> str:
     return f"grpc+unix://{channel_file(address, 'flight')}"
-
-
-def _require_first_user() -> None:
-    _users[:] = _users or [os.getpid()]
-    if _users != [os.getpid()]:
-        raise OSError("Flight cannot be used in a forked child of a process that has used it: start it by `spawn`")
 
 
 class _Bell:
@@ -200,10 +191,10 @@ class FlightWriter(CarriedWriter):
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pyarrow.ArrowException,) if pyarrow else ()
     descriptors: ClassVar[tuple[int, int]] = 8, 1
+    bears_fork: ClassVar[bool] = False
     library_folder = _FOLDER
 
     def connect(self) -> _Server:
-        _require_first_user()
         self._sizes, self._unread_bytes, self._read_count = deque[int](), 0, 0
         with socket.socket(socket.AF_UNIX) as example:  # of whose buffer small messages waste a part
             self._buffered_bytes = min(_WINDOW_BYTES, 3 * example.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4)
@@ -322,10 +313,10 @@ class FlightReader(CarriedReader):
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pyarrow.ArrowException,) if pyarrow else ()
     descriptors: ClassVar[tuple[int, int]] = 8, 1
+    bears_fork: ClassVar[bool] = False
     library_folder = _FOLDER
 
     def connect(self) -> _Inbox:
-        _require_first_user()
         self.wakes_after = max(1, self.depth // 4)
         self._sent_word = consumed_word(self.index) + _SENT
         self._parted_word = consumed_word(self.index) + _PARTED

@@ -4,8 +4,11 @@ subscribers; pairs do not, if nobody sends more than their buffers hold.
 
 from __future__ import annotations
 
+import atexit
 import math
+import os
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -25,6 +28,8 @@ try:
     import pynng  # type: ignore[import-untyped]
 except ModuleNotFoundError as error:
     pynng, absence = None, error
+else:  # a forked child would wait at its end for threads that it does not have
+    os.register_at_fork(after_in_child=partial(atexit.unregister, pynng.nng._pynng_atexit))
 
 _NEVER_MS = 2**30
 """Until nng connects again: nothing of a stream may come twice. Its timers, closed as they expire, end the process."""
@@ -47,6 +52,7 @@ def _pair(depth: int) -> Any:
 def _close(pairs: list[Any]) -> None:
     for pair in pairs:
         pair.close()
+        vars(pair).pop("_socket", None)  # or the garbage collector of a forked child would close it once more
 
 
 class NngWriter(CarriedWriter):
@@ -54,6 +60,7 @@ class NngWriter(CarriedWriter):
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pynng.NNGException,) if pynng else ()
     descriptors: ClassVar[tuple[int, int]] = 4, 1
+    bears_fork: ClassVar[bool] = False
     library_folder = "/pynng/"
     most_held = 1024  # nng allows 8192
 
@@ -83,6 +90,7 @@ class NngReader(CarriedReader):
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (pynng.NNGException,) if pynng else ()
     descriptors: ClassVar[tuple[int, int]] = 4, 1
+    bears_fork: ClassVar[bool] = False
     library_folder = "/pynng/"
     most_held = 1024
 

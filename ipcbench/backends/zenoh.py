@@ -22,7 +22,7 @@ from threading import Event, Lock
 from typing import Any, ClassVar
 
 from ipcbench.backend import Address, unavailable
-from ipcbench.errors import TransportError, TransportTimeout
+from ipcbench.errors import TransportTimeout
 from ipcbench.sync import (
     PUBLISHED,
     CarriedBackend,
@@ -50,9 +50,6 @@ _YEAR_MS = 365 * 24 * 3600 * 1000
 _HEADER_BYTES = 2**16
 """More than zenoh adds to a message."""
 
-_users: set[int] = set()
-"""The process that has used zenoh, and its forked children, which have none of its threads."""
-
 
 class _Library:
     """A session with its publishers, or with its subscriber."""
@@ -78,11 +75,6 @@ def _key(index: int) -> str:
 
 def _open(address: Address, role: str) -> Any:
     """Open a session that listens (role "listen") or connects ("connect"), and goes on to try that."""
-    _users.add(os.getpid())
-    if len(_users) > 1:
-        raise TransportError(
-            "zenoh cannot be used in a forked child of a process that has used it: start it by `spawn`"
-        )
     ends: dict[str, Any] = {"listen": {"endpoints": []}, "connect": {"endpoints": []}}
     ends[role] = {"endpoints": [f"unixsock-stream/{_place(address)}"]}
     retry = {"period_init_ms": _RETRY_MS, "period_max_ms": _RETRY_MS, "period_increase_factor": 1}
@@ -110,6 +102,7 @@ class ZenohWriter(CarriedWriter):
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
     descriptors: ClassVar[tuple[int, int]] = 18, 2
+    bears_fork: ClassVar[bool] = False
 
     def connect(self) -> _Library:
         session, block = _open(self.address, "listen"), zenoh.CongestionControl.BLOCK
@@ -142,6 +135,7 @@ class ZenohReader(CarriedReader):
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
     descriptors: ClassVar[tuple[int, int]] = 18, 2
+    bears_fork: ClassVar[bool] = False
 
     def connect(self) -> _Library:
         self._pause = Lock()

@@ -54,6 +54,15 @@ _READY = 2
 """Word of a reader, after those of the cursors: 1 as soon as it hears what the writer sends."""
 
 
+_users: dict[str, int] = {}
+"""Libraries that bear no fork, by the names of their backends, and the process that has used each first."""
+
+
+def _require_first_user(name: str) -> None:
+    if _users.setdefault(name, os.getpid()) != os.getpid():
+        raise OSError(f"{name} cannot be used in a forked child of a process that has used it: start it by `spawn`")
+
+
 class CarriedEndpoint(CursorsEndpoint):
     """An endpoint.
 
@@ -70,6 +79,9 @@ class CarriedEndpoint(CursorsEndpoint):
 
     descriptors: ClassVar[tuple[int, int]] = (0, 0)
     """How many files the library opens at most: at once, and later for each peer that connects."""
+
+    bears_fork: ClassVar[bool] = True
+    """Whether a forked child of a process that has used the library may use it."""
 
     most_held: ClassVar[int] = 2**20
     """How many messages the library can be asked to hold for a reader."""
@@ -88,6 +100,8 @@ class CarriedEndpoint(CursorsEndpoint):
             self.library: Any = None
             self._pid, self._count = os.getpid(), 0
             try:
+                if not self.bears_fork:
+                    _require_first_user(address.backend)
                 require_descriptors(self.descriptors[0] + self.expected_descriptors())
                 self.library = self.connect()
             except BaseException as error:

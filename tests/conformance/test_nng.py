@@ -157,3 +157,38 @@ def test_the_end_is_not_taken_for_a_message_that_another_readers_death_prevented
     done = subprocess.run([sys.executable, "-c", _HALF_SENT], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(r"b'x'\nthe writer of channel '.*' died without closing\n", done.stdout)
+
+
+_FORKED = """
+import os
+from ipcbench import get_backend
+from ipcbench.errors import TransportError
+from ipcbench.spec import ChannelSpec
+
+backend = get_backend("nng")()
+address, other = (backend.create(ChannelSpec(f"ipcb-nng-{os.getpid()}-{number}")) for number in range(2))
+with backend.open_writer(address):
+    child = os.fork()
+    if not child:
+        try:
+            backend.open_writer(other)
+        except TransportError as error:
+            print(error)
+        raise SystemExit(0)  # its interpreter ends as that of a whole program
+    assert os.waitpid(child, 0)[1] == 0
+with backend.open_writer(other):
+    pass
+child = os.fork()  # now that all are closed
+if not child:
+    raise SystemExit(0)
+assert os.waitpid(child, 0)[1] == 0
+backend.destroy(address)
+backend.destroy(other)
+"""
+
+
+def test_a_forked_child_of_a_process_that_has_used_nng_opens_nothing_and_ends() -> None:
+    """nng itself aborts the child that opens a socket; and pynng waits for ever at the end of any."""
+    done = subprocess.run([sys.executable, "-c", _FORKED], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nng cannot be used in a forked child" in done.stdout
