@@ -8,6 +8,7 @@ import mmap
 import os
 import resource
 import select
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -131,6 +132,17 @@ def _require_threads(count: int) -> None:
                 mmap.mmap(-1, count * _THREAD_BYTES).close()  # libzmq's may start before these have ended
         except RuntimeError as error:
             raise OSError(errno.EAGAIN, f"{error}; raise the limit of processes (`ulimit -u`)") from error
+
+
+def terminate(context: Any) -> None:
+    """Terminate a context, once its sockets have closed, while other threads take the signals. pyzmq takes a context
+    for terminated whose `term` a signal interrupts; its descriptors and a thread would stay.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        context.term()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class SocketPair:
@@ -306,7 +318,7 @@ class SocketPair:
         self._finish()
 
     def _finish(self) -> None:
-        self._context.term()
+        terminate(self._context)
         self.all_came()
         _in_use.pop(self._context, None)
         self.liveness.release()
