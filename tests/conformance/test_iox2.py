@@ -148,6 +148,7 @@ def test_a_reader_that_is_stopped_while_it_closes_holds_up_the_writer_and_breaks
                 assert bytes(reader.read(timeout_s=60.0)) == b"x"
             monkeypatch.setattr(other, "disconnect", disconnect_late)
             other.close()
+            reader.release()
             for _ in range(4):
                 writer.write(b"x", timeout_s=60.0)
             assert [bytes(reader.read(timeout_s=60.0)) for _ in range(4)] == [b"x"] * 4
