@@ -24,7 +24,7 @@ from ipcbench.util.clock import now_ns
 SERVICE_SUFFIX = ".service"
 """Suffix of the files that are locked; the stem is the service's name."""
 
-_START_NS, _END_NS, _LOOK_S = 10_000_000_000, 10_000_000_000, 0.002
+_START_S, _END_NS, _LOOK_S = 10.0, 10_000_000_000, 0.002
 _OURS = "IPCBENCH_"
 """What the names of variables begin with that a server need not know; some are secrets of a run."""
 
@@ -35,7 +35,9 @@ _SCRIPT = 'echo $$; exec 9>&1 >/dev/null; "$@" &'
 """Say the number of the group, and then start the server, which has no parent to wait for it any more."""
 
 
-def start_service(directory: Path, name: str, command: Sequence[str], is_ready: Callable[[], bool]) -> int:
+def start_service(
+    directory: Path, name: str, command: Sequence[str], is_ready: Callable[[], bool], within_s: float = _START_S
+) -> int:
     """Start a server in a session of its own, without input and output, and wait until it serves.
 
     Args:
@@ -43,6 +45,7 @@ def start_service(directory: Path, name: str, command: Sequence[str], is_ready: 
         name: of the service; a directory may have several.
         command: the program and its arguments. It stays in the foreground and keeps descriptor 9 open.
         is_ready: whether it serves.
+        within_s: how long it may take to.
 
     Returns:
         The number of its process group, for `kill_group`, should the channel's creation fail.
@@ -72,18 +75,18 @@ def start_service(directory: Path, name: str, command: Sequence[str], is_ready: 
             os.close(fd)
     if not said:
         raise TransportError(f"{command[0]} could not be started: the shell ended with {group.returncode}")
-    _await_ready(path, int(said), command, is_ready)
+    _await_ready(path, int(said), command, is_ready, within_s)
     return int(said)
 
 
-def _await_ready(path: Path, group: int, command: Sequence[str], is_ready: Callable[[], bool]) -> None:
-    last_ns = now_ns() + _START_NS
+def _await_ready(path: Path, group: int, command: Sequence[str], is_ready: Callable[[], bool], within_s: float) -> None:
+    last_ns = now_ns() + round(1e9 * within_s)
     while not is_ready():
         if not is_locked(path):
             raise TransportError(f"{command[0]} ended at once; to see why, run: {shlex.join(command)}")
         if now_ns() > last_ns:
             kill_group(group)
-            raise TransportError(f"{command[0]} does not serve within {_START_NS // 10**9} s")
+            raise TransportError(f"{command[0]} does not serve within {within_s:.0f} s")
         Event().wait(_LOOK_S)
 
 
