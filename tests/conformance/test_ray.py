@@ -1,0 +1,140 @@
+"""Backend `ray` against the contract, in one cluster; and what happens to a cluster of the channels' own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from ipcbench import Address, get_backend
+from ipcbench.backends.ray import cluster, head
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import channel_directory
+from ipcbench.sync.service import SERVICE_SUFFIX
+from ipcbench.testing import ConformanceSuite
+from ipcbench.testing.agents.client import until
+from ipcbench.testing.leaks import traces
+from tests.conformance.served import WAIT_S
+
+if find_spec("ray") is None:
+    pytest.skip("ray is not installed", allow_module_level=True)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def host() -> Iterator[Address]:
+    """Keep a channel, and so the cluster, which takes seconds to start."""
+    backend = get_backend("ray")()
+    address = backend.create(ChannelSpec(f"ipcb-ray-host-{os.getpid()}"))
+    yield address
+    backend.destroy(address)
+
+
+class TestRay(ConformanceSuite):
+    backend = "ray"
+
+
+_LISTED = """
+import sys
+from ipcbench import get_backend, registry
+registry.status("ray")
+get_backend("ray")()
+assert "ray" not in sys.modules
+"""
+
+
+def test_ray_is_not_imported_until_a_channel_is_opened() -> None:
+    subprocess.run([sys.executable, "-c", _LISTED], timeout=120, check=True)
+
+
+@pytest.fixture
+def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
+    """Make a channel with a cluster of its own, in another temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        backend = get_backend("ray")()
+        address = backend.create(ChannelSpec(f"ipcb-ray-{os.getpid()}", max_message_bytes=100_000, depth=4))
+        yield address
+        backend.destroy(address)
+        backend.destroy(address)
+        place = folder.rpartition("/")[2]
+        assert until(lambda: not traces(place), WAIT_S), traces(place)
+        assert os.listdir(folder) == []
+
+
+def group_of(address: Address) -> int:
+    return int((Path(cluster.place_of(address).folder) / f"ray{SERVICE_SUFFIX}").read_text())
+
+
+_KILLED = """
+import json, os, signal, sys
+from contextlib import suppress
+from pathlib import Path
+from ipcbench import Address, get_backend
+from ipcbench.errors import PeerLost
+
+address, victim, group = Address.from_dict(json.loads(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+backend = get_backend("ray")()
+with backend.open_reader(address, 0) as reader, backend.open_writer(address) as writer:
+    writer.write(b"x", timeout_s=60.0)
+    assert reader.read(timeout_s=60.0) == b"x"
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            if victim in path.read_text() and os.getpgid(int(path.parent.name)) == group:
+                os.kill(int(path.parent.name), signal.SIGKILL)
+    for call in (reader.read, lambda: [writer.write(b"y", timeout_s=60.0) for _ in range(9)]) * 2:
+        try:
+            call()
+        except PeerLost:
+            print("lost")
+"""
+
+
+@pytest.mark.parametrize("victim", ["head.py", "gcs_server", "raylet/raylet"])
+def test_when_a_process_of_the_cluster_is_killed_everybody_loses_it(alone: Address, victim: str) -> None:
+    assert _in_process(_KILLED, alone, victim, str(group_of(alone))).split() == ["lost"] * 4
+
+
+def _in_process(program: str, address: Address, *arguments: str) -> str:
+    """Run a program in a process of its own: Ray keeps descriptors in one that was connected to a cluster."""
+    command = [sys.executable, "-c", program, json.dumps(address.as_dict()), *arguments]
+    return subprocess.run(command, timeout=200, check=True, capture_output=True, text=True).stdout
+
+
+def test_a_cluster_ends_when_the_folders_of_its_channels_are_gone(alone: Address) -> None:
+    place = cluster.place_of(alone)
+    shutil.rmtree(channel_directory(alone))
+    assert until(place.is_lost, WAIT_S)
+    assert not Path(place.folder).exists()
+
+
+_USED = """
+import json, sys
+from ipcbench import Address, get_backend
+
+address = Address.from_dict(json.loads(sys.argv[1]))
+backend = get_backend("ray")()
+with backend.open_reader(address, 0) as reader, backend.open_writer(address) as writer:
+    for number in range(9):
+        writer.write(bytes([number]) * 100_000, timeout_s=60.0)
+        assert reader.read(timeout_s=60.0) == bytes([number]) * 100_000
+        print("read")
+"""
+
+
+def test_a_cluster_that_was_there_is_used_and_left_as_it_was(host: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, place = get_backend("ray")(), cluster.place_of(host)
+    monkeypatch.setenv(cluster.ADDRESS_VARIABLE, place.address)
+    for name, value in head.ONLY_HERE.items():
+        monkeypatch.setenv(name, value)
+    address = backend.create(ChannelSpec(f"ipcb-ray-{os.getpid()}", max_message_bytes=100_000, depth=4))
+    assert _in_process(_USED, address).split() == ["read"] * 9
+    backend.destroy(address)
+    assert not place.is_lost()
