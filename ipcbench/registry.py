@@ -36,6 +36,7 @@ _BUILT_IN = {
     "iox2": "ipcbench.backends.iox2:Iox2",
     "zenoh": "ipcbench.backends.zenoh:Zenoh",
     "gloo": "ipcbench.backends.gloo:Gloo",
+    "ray": "ipcbench.backends.ray.backend:Ray",
     "null": "ipcbench.backends.null:Null",
 }
 

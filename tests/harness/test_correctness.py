@@ -16,7 +16,7 @@ FAMILIES = ("shm", "zmq", "lmdb", "mpi", "pipe", "null")
 OF_EACH_KIND = (*FAMILIES, "mp-queue", "redis", "grpc", "nng")
 """One backend for each way to keep the latest value; the laws are checked of all."""
 
-HEAVY = {"gloo"}
+HEAVY = {"gloo", "ray"}
 """Backends whose library the tests do not install."""
 
 

@@ -732,12 +732,12 @@ def test_needs_of_the_built_in_backends() -> None:
     able = {need: {name for name, offer in offers.items() if not check.refusal(offer)} for need, check in NEEDS.items()}
     mpi = {"mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p", "mpi-rma"}
     mp = {"mp-queue", "mp-manager", "mp-pipe"}
-    carried = {"nng", "zenoh", "iox2", "nats", "flight", "gloo"}
+    carried = {"nng", "zenoh", "iox2", "nats", "flight", "gloo", "ray"}
     assert able["lossless"] == set(offers)
     assert able["latest-value"] == set(offers) - mpi - mp - carried
     assert able["no-deps"] == {"shm", "pipe", "tcp", "null", *mp}
     assert able["persistent"] == {"lmdb"}
-    assert able["zero-copy"] == {"shm", "lmdb", "iox2", "mpi-rma", "null"}
+    assert able["zero-copy"] == {"shm", "lmdb", "iox2", "mpi-rma", "null", "ray"}
     assert able["cross-host"] == set(), "a loopback interface is not another host"
     assert able["peer-exit"] == set(offers) - {"null"}
     assert able.pop("any-launcher") == set(offers) - mpi - mp

@@ -33,6 +33,7 @@ MISSION = {
     "mp-manager",
     "mp-pipe",
     "nats",
+    "ray",
     "redis",
     "iox2",
     "nng",
