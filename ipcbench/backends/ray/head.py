@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ STORE_BYTES = 2**29
 _CPUS = 2
 _CALLS = 10_000
 """How many calls of all channels may wait for something at a time."""
-_LOOK_S, _KILLING_S = 0.5, 10.0
+_LOOK_S = 0.5
 
 ONLY_HERE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 """Has Ray take the loopback interface, as it does on the systems which that name says, and ask whoever connects for the
@@ -107,16 +107,6 @@ def locked(folder: Path) -> Iterator[bool]:
         os.close(fd)
 
 
-def _kill_others() -> None:
-    import psutil
-
-    others = psutil.Process().children(recursive=True)
-    for other in others:
-        with suppress(psutil.Error):
-            other.kill()
-    psutil.wait_procs(others, timeout=_KILLING_S)
-
-
 def main(folder: Path) -> None:
     """Start a cluster, and end it, with its folder, when it has no channels any more, or when a process of it dies."""
     os.environ.update(_QUIET)
@@ -147,8 +137,9 @@ def main(folder: Path) -> None:
         if not is_used(folder):
             with locked(folder) as there:
                 if there and not is_used(folder):
-                    _kill_others()  # who write to the folder
-                    shutil.rmtree(folder, ignore_errors=True)
+                    ray.shutdown()  # or its processes would write to the folder
+                    while folder.exists():  # its agents may live a little longer
+                        shutil.rmtree(folder, ignore_errors=True)
                     break
     os.killpg(0, signal.SIGKILL)
 
