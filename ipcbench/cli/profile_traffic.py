@@ -126,13 +126,15 @@ def replay_lines(found: Replayed) -> list[str]:
 @click.option("--out", metavar="FOLDER", required=True, help="Where profile.json goes.")
 def take(paths: tuple[str, ...], form: str, out: str) -> int:
     """Make a profile of the communication in traces of torch.profiler (kineto), Chakra or PARAM, one file a rank."""
-    from ipcbench.profile.files.exchange import read_calls
+    from ipcbench.profile.files.exchange import read_calls, unfit
     from ipcbench.profile.records import write_profile
 
     folder = out_folder(out, "")
     made = read_calls([Path(path) for path in paths], form)
     written = write_profile(folder, made)
     print_lines([f"{len(made.calls):,} calls of {len(made.ranks)} ranks: {written}"])
+    if said := unfit(made.calls):
+        tell(said)
     return 0
 
 
@@ -142,8 +144,11 @@ def take(paths: tuple[str, ...], form: str, out: str) -> int:
 @click.option("--out", metavar="PATH", required=True, help="A file (perfetto, chrome), or a folder (chakra).")
 def give(path: str, form: str, out: str) -> int:
     """Write a profile's timeline for Perfetto or Chrome, or its calls for Chakra."""
-    from ipcbench.profile.files.exchange import write_calls
+    from ipcbench.profile.files.exchange import unfit, write_calls
 
-    for written in write_calls(read(path), form, named(out)):
+    made = read(path)
+    for written in write_calls(made, form, named(out)):
         tell(f"written: {written}")
+    if said := unfit(made.calls):
+        tell(said)
     return 0

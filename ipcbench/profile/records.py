@@ -147,6 +147,8 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     """Number of the call that all members share: the nth of their group and kind in the run."""
     gap_ns: int | None = None
     """The rank's own work before it, since the call before it or the step's start."""
+    group: str = ""
+    """Tells groups of the same ranks, or messages' tags, of another tool's calls apart; empty if unknown."""
 
     @property
     def took_ns(self) -> int | None:

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import msgspec
 import numpy as np
 
-from ipcbench.errors import ConfigError, IpcbenchError, TrialError
+from ipcbench.errors import ConfigError, IpcbenchError, StoreError, TrialError
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.profile.comm import player
@@ -37,6 +38,7 @@ then on, what they took counts. Work between calls takes what it took.
 """
 _MOST_NS = 5e8 * ANSWER_S
 """How long a turn may be: half of the longest wait."""
+_CANNOT: Final = "these calls cannot be sent again one after another"
 _LADDER: Final = (1024, 2**16, 2**20)
 """Sizes of the table between a kind's smallest and largest."""
 
@@ -124,6 +126,7 @@ def replay(
     Raises:
         ConfigError: the profile has no calls, none is named, or a transport lives in one process.
         UnknownBackend: there is no such transport.
+        StoreError: its calls do not fit together.
         TrialError: all transports failed, or none can run here.
     """
     programs, steps_ns = _programs(profile)
@@ -200,14 +203,15 @@ def _round(programs: _Programs, done: Mapping[str, OverTransport], index: int, t
 def _programs(profile: Profile) -> tuple[_Programs, list[int]]:
     """Return the program of each rank, and how long each recorded step took; nothing if that is not known of all."""
     calls: dict[tuple[int, int], list[Any]] = defaultdict(list)
-    for call in matched(profile.calls):
+    plain = [msgspec.structs.replace(call, group="") for call in profile.calls]  # a channel has neither groups nor tags
+    for call in matched(plain):
         calls[call.rank, call.step].append(call)
     steps = {(step.rank, step.number): step for step in profile.steps}
-    world = 1 + max((max(call.rank, *call.ranks) for call in profile.calls), default=0)
+    world = 1 + max((max((call.rank, *call.ranks)) for call in profile.calls), default=0)
     numbers = sorted({number for _, number in calls})
     if world < 2:
         raise ConfigError("profile", f"{world} rank", "one with calls between ranks")
-    _require_members(profile.calls)
+    _require_fitting(plain)
     programs: _Programs = []
     for rank in range(world):
         program: _Program = []
@@ -218,6 +222,8 @@ def _programs(profile: Profile) -> tuple[_Programs, list[int]]:
             rows = [(call.op, call.ranks, call.bytes, call.gap_ns or 0, call.match or 0) for call in own]
             program.append((rows, max(rest, 0)))
         programs.append(program)
+    for together in zip(*programs, strict=True):
+        _predict(together, {})
     if not all((rank, number) in steps for rank in range(world) for number in numbers):
         return programs, []
     return programs, [extent_ns([steps[rank, number] for rank in range(world)]) for number in numbers]
@@ -289,12 +295,11 @@ def _kind(call: _Row) -> _Kind:
     return "send" if call[0] == "recv" else call[0], call[1]
 
 
-def _require_members(calls: Sequence[Call]) -> None:
-    """Raise ConfigError unless all members of each operation take part in it, alike."""
-    if unknown := next((call for call in calls if not call.ranks), None):
-        raise ConfigError("profile", unknown.op, "operations whose ranks are known")
-    if misfit := next(misfits(calls), ""):
-        raise ConfigError("profile", misfit, "one with the calls of all ranks")
+def _require_fitting(calls: Sequence[Call]) -> None:
+    """Raise StoreError unless all members of each operation take part in it, alike."""
+    unknown = next((f"the ranks of {call.op} are not known" for call in calls if not call.ranks), "")
+    if why := unknown or next(misfits(calls, may_differ=()), ""):
+        raise StoreError(f"{_CANNOT}: {why}")
 
 
 def _turn(run_dir: RunDir, switchboard: Switchboard, name: str, programs: _Programs) -> tuple[float, float, float]:
@@ -337,7 +342,10 @@ def _ladder(rows: Sequence[_Row]) -> list[tuple[str, tuple[int, ...], int]]:
 
 def _predict(step: Sequence[tuple[list[_Row], int]], tables: Mapping[_Kind, LatencyTable]) -> float:
     """Return when the last rank ends: a collective operation begins with its last rank, a message arrives when it has
-    been sent.
+    been sent. Without tables, operations take no time.
+
+    Raises:
+        StoreError: ranks wait for one another.
     """
     clocks, places = [0.0] * len(step), [0] * len(step)
     entered: dict[int, dict[int, float]] = defaultdict(dict)
@@ -355,7 +363,7 @@ def _predict(step: Sequence[tuple[list[_Row], int]], tables: Mapping[_Kind, Late
             if op == "recv":
                 clocks[rank] = max(enter, *others.values())
                 continue
-            cost = float(tables[_kind(row)].times_ns(np.array([size]))[0])
+            cost = float(tables[_kind(row)].times_ns(np.array([size]))[0]) if tables else 0.0
             others[rank] = enter
             if op == "send":
                 others[rank] = clocks[rank] = enter + cost
@@ -367,6 +375,8 @@ def _predict(step: Sequence[tuple[list[_Row], int]], tables: Mapping[_Kind, Late
             for member in ranks:
                 clocks[member] = end
             ready += [member for member in ranks if member != rank]
+    if any(place < len(calls) for place, (calls, _) in zip(places, step, strict=True)):
+        raise StoreError(f"{_CANNOT}: in their order, ranks wait for one another")
     return max(clock + rest for clock, (_, rest) in zip(clocks, step, strict=True))
 
 

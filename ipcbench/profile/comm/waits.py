@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -18,8 +19,12 @@ from ipcbench.profile.records import Call, Step
 
 _DOUBTFUL_RATIO = 0.1
 """Of the median transfer: clocks that may differ by more cannot tell it from waiting."""
-_OF_ONE_SIZE = frozenset(("all_reduce", "broadcast", "send", "recv"))
-"""At all members; the parts of others may differ."""
+_MAY_DIFFER: Final = frozenset(("all_to_all", "gather", "scatter"))
+"""In size, as the parts of ranks may."""
+_TOGETHER: Final = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
+"""No rank can end one before all have begun it."""
+_Kind: TypeAlias = tuple[str, tuple[int, ...], str]
+"""What calls that are matched in their order share: `messages` or `operations`, ranks and group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +72,9 @@ class Straggler:
 
     @property
     def is_often(self) -> bool:
-        """Return whether it was the last more often than chance would have it, by three standard deviations."""
+        """Return whether it was mostly the last, and more often than by chance, by three standard deviations."""
         expected = self.of_count / self.ranks_count
-        return self.count > expected + 3 * math.sqrt(expected * (1 - 1 / self.ranks_count))
+        return self.count > max(self.of_count / 2, expected + 3 * math.sqrt(expected * (1 - 1 / self.ranks_count)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,14 +107,13 @@ def matched(calls: Sequence[Call], clock_error_ns: int = 0) -> list[Call]:
         clock_error_ns: most by which clocks of two ranks differ. No call is divided if it may be a large part of
             transfers.
     """
-    numbers: dict[tuple[str, tuple[int, ...], int], int] = {}
-    counts: dict[tuple[int, str, tuple[int, ...]], int] = defaultdict(int)
+    numbers: dict[tuple[_Kind, int], int] = {}
+    counts: Counter[tuple[int, _Kind]] = Counter()
     found = []
     for call in sorted(calls, key=lambda call: (call.rank, call.step, call.sequence)):
-        kind = "p2p" if call.op in {"send", "recv"} else call.op
-        nth = counts[call.rank, kind, call.ranks]
-        counts[call.rank, kind, call.ranks] += 1
-        number = numbers.setdefault((kind, call.ranks, nth), len(numbers))
+        kind = _kind(call)
+        number = numbers.setdefault((kind, counts[call.rank, kind]), len(numbers))
+        counts[call.rank, kind] += 1
         found.append(msgspec.structs.replace(call, match=number, wait_ns=None))
     operations = list(_operations(found))
     transfers = [_transfer_ns(members) for members in operations]
@@ -119,6 +123,10 @@ def matched(calls: Sequence[Call], clock_error_ns: int = 0) -> list[Call]:
     timed = [members for members, ns in zip(operations, transfers, strict=True) if ns is not None]
     waits = {id(call): wait for members in timed for call, wait in _waits(members)}
     return [msgspec.structs.replace(call, wait_ns=waits.get(id(call))) for call in found]
+
+
+def _kind(call: Call) -> _Kind:
+    return "messages" if call.op in {"send", "recv"} else "operations", call.ranks, call.group
 
 
 def _operations(calls: Iterable[Call]) -> Iterable[list[Call]]:
@@ -144,27 +152,56 @@ def _waits(members: Sequence[Call]) -> Iterable[tuple[Call, int]]:
 
 
 def _transfer_ns(members: Sequence[Call]) -> int | None:
-    """Return an operation's time from its last rank's enter; None unless all ranks are there, with their times."""
-    if len(members) < len(set(members[0].ranks)) or any(call.exit_ns is None for call in members):
+    """Return an operation's time from its last rank's enter; None unless its ranks are there, with times that can be
+    those of synchronous calls and one clock.
+    """
+    if {call.rank for call in members} != {*members[0].ranks} or any(call.exit_ns is None for call in members):
         return None
-    return max(map(_exit, members)) - max(map(_enter, members))
+    last = max(map(_enter, members))
+    return None if members[0].op in _TOGETHER and min(map(_exit, members)) < last else max(map(_exit, members)) - last
 
 
-def misfits(calls: Sequence[Call]) -> Iterator[str]:
-    """Yield why calls cannot be all those of their ranks: a member of an operation lacks it, or has another size."""
-    counts: dict[tuple[int, str, tuple[int, ...]], Counter[int]] = defaultdict(Counter)
+def misfits(calls: Sequence[Call], may_differ: Collection[str] = _MAY_DIFFER) -> Iterator[str]:
+    """Yield why calls cannot be all those of their ranks: some are of others, missing, in another order, or unlike.
+
+    Args:
+        calls: of all ranks; those that do not say their ranks are passed over.
+        may_differ: operations that may have another size at each rank.
+    """
+    own, strange = list[Call](), Counter[tuple[int, str, str]]()
+    counts: dict[tuple[int, _Kind], Counter[int]] = defaultdict(Counter)
     for call in calls:
-        counts[call.step, "send" if call.op == "recv" else call.op, call.ranks][call.rank] += 1
-    for (step, op, ranks), each in counts.items():
-        if len(found := {each[rank] for rank in ranks}) > 1:
-            missing = min(ranks, key=lambda rank: each[rank])
-            among = ", ".join(map(str, ranks))
-            yield f"rank {missing} lacks {max(found) - min(found)} {op} with ranks {among} in step {step}"
-    for first, *others in _operations(matched(calls)):
+        ends = {"send": call.ranks[:1], "recv": call.ranks[1:]}.get(call.op, call.ranks)
+        if call.rank in ends:
+            own.append(call)
+            counts[call.step, _kind(call)][call.rank] += 1
+        elif ends:
+            strange[call.rank, call.op, _words(_kind(call))] += 1
+    for (rank, op, among), count in strange.items():
+        yield f"rank {rank} has {count:,} {op} that cannot be its own, of {among}"
+    uneven = set()
+    for (step, kind), each in counts.items():
+        if len({each[rank] for rank in kind[1]}) > 1:
+            uneven.add(kind)
+            found = ", ".join(f"{each[rank]:,} at rank {rank}" for rank in kind[1])
+            yield f"{_words(kind)} in step {step}: {found}"
+    yield from _unlike(matched([call for call in own if _kind(call) not in uneven]), may_differ)
+
+
+def _words(kind: _Kind) -> str:
+    return f"{kind[0]} of ranks {(' → ' if kind[0] == 'messages' else ', ').join(map(str, kind[1]))}"
+
+
+def _unlike(calls: Iterable[Call], may_differ: Collection[str]) -> Iterator[str]:
+    """Yield where calls of one operation are unlike, of calls that `matched` has returned."""
+    for first, *others in _operations(calls):
         for call in others:
-            if first.op in _OF_ONE_SIZE and call.bytes != first.bytes:
-                sizes = f"{call.bytes:,} bytes at rank {call.rank}, {first.bytes:,} at rank {first.rank}"
-                yield f"{first.op} {first.sequence} of step {first.step} has {sizes}"
+            is_other = call.op != first.op and {call.op, first.op} != {"send", "recv"}
+            is_other |= call.bytes != first.bytes and call.op not in may_differ
+            if is_other or (call.bytes and call.dtype != first.dtype and call.dtype and first.dtype):
+                a, b = (f"{each.op}, {each.bytes:,} bytes {each.dtype}".rstrip() for each in (first, call))
+                where = f"call {first.sequence} of step {first.step} at rank {first.rank}"
+                yield f"{where} is {a}, that of rank {call.rank} is {b}"
 
 
 def totals(calls: Sequence[Call]) -> Totals:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import zlib
 from collections import Counter, defaultdict
@@ -14,11 +15,12 @@ from typing import Any, Final
 import msgspec
 
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.profile.comm.waits import misfits
+from ipcbench.profile.comm.waits import matched, misfits
 from ipcbench.profile.files import as_json
 from ipcbench.profile.files.timeline import chrome, perfetto
 from ipcbench.profile.records import Call, Profile
 from ipcbench.util.files import as_store_errors, nothing_new_if_it_fails, regular, write_bytes
+from ipcbench.util.text import printable
 
 _Call = dict[str, Any]
 """What a call is made of, without rank and sequence; `op` is None for what is none of ours."""
@@ -62,6 +64,7 @@ def _size(elements: int, dtype: str, op: str) -> int:
 def _kineto(data: Any) -> Iterator[_Call]:
     """Yield the calls of a trace of torch.profiler: of `record_param_comms`, or else of the operators of c10d."""
     events = [each for each in data["traceEvents"] if each.get("ph") == "X"]
+    events.sort(key=lambda each: float(each.get("ts", 0)))
     recorded = [each for each in events if "Collective name" in each.get("args", {})]
     kernels = {"kernel", "gpu_memcpy"}  # repeat what their launch says
     about = data.get("distributedInfo", {})
@@ -76,12 +79,13 @@ def _kineto(data: Any) -> Iterator[_Call]:
         if not group and said.get("Group size") == world:
             group = range(world)
         ends = said.get("Src Rank"), said.get("Dst Rank")
-        yield _timed(each, said["Collective name"], group, elements, dtype) | {"ends": ends}
+        own = {"ends": ends, "group": str(said.get("Process Group Name", ""))}
+        yield _timed(each, said["Collective name"], group, elements, dtype) | own
     if not recorded:
-        yield from _c10d(events, range(world) if len(groups) < 2 else ())
+        yield from _c10d(events, range(world), len(groups))
 
 
-def _c10d(events: Sequence[Mapping[str, Any]], members: Sequence[int]) -> Iterator[_Call]:
+def _c10d(events: Sequence[Mapping[str, Any]], members: Sequence[int], groups_count: int) -> Iterator[_Call]:
     """Yield the calls of c10d's operators. A list of tensors has no type there, but in the event of gloo."""
     kinds: dict[tuple[str | None, int], set[str]] = defaultdict(set)
     named = [(each, str(each.get("name", "")), each.get("args", {})) for each in events]
@@ -89,18 +93,21 @@ def _c10d(events: Sequence[Mapping[str, Any]], members: Sequence[int]) -> Iterat
         if name.startswith(("gloo:", "nccl:")) and said.get("Input type"):
             op = _op(name.replace(":", "::"))
             kinds[op, max(map(_elements, said["Input Dims"]))].add(_dtype(said["Input type"][0]))
-    for each, name, said in sorted(named, key=lambda each: float(each[0].get("ts", 0))):
+    for each, name, said in named:
         if not (name.startswith("c10d::") and "Input Dims" in said):
             continue
+        if groups_count > 1:
+            raise ValueError(f"{name} does not say in which of the {groups_count} process groups it is")
         op, sizes = _op(name), [size for dims in said["Input Dims"] if (size := _elements(dims))]
         elements = max(sizes, default=0)
         own = {_dtype(kind) for kind in said["Input type"] if kind not in {"", "TensorList", "Scalar", "ScalarList"}}
         found = own or kinds[op, elements]
         if op in {"all_gather", "reduce_scatter"} and len(sizes) == 1:  # what is whole has no shape
             elements *= len(members)
-        peer = said.get("Concrete Inputs", [])[2:3] if op in {"send", "recv"} and "any" not in name else []
+        peer, tag = (said.get("Concrete Inputs", []) + [None] * 4)[2:4] if "any" not in name else (None, None)
         call = _timed(each, name, members, elements, next(iter(found)) if len(found) == 1 else "")
-        yield call | {"ends": (peer or [None]) * 2}
+        ends = (None, peer) if op == "send" else (peer, None)
+        yield call | {"ends": ends, "group": str(tag or "") if op in {"send", "recv"} else ""}
 
 
 def _elements(shape: Any) -> int:
@@ -119,6 +126,8 @@ def _sum(start_ns: int | None, took_ns: int | None) -> int | None:
 
 def _timed(event: Mapping[str, Any], op: str, ranks: Sequence[int], elements: int, dtype: str) -> _Call:
     start = round(float(event["ts"]) * 1e3)
+    if not ranks and _op(op) not in {None, "send", "recv"}:
+        raise ValueError(f"{op} does not say which ranks are in its process group")
     return {
         "op": op, "ranks": ranks, "bytes": _size(elements, dtype, op), "dtype": dtype, "enter_ns": start,
         "exit_ns": start + round(float(event.get("dur", 0)) * 1e3),
@@ -137,7 +146,7 @@ def _param(data: Any) -> Iterator[_Call]:
         yield {
             "op": op, "ranks": ranks, "bytes": _size(elements, dtype, op), "dtype": dtype, "path": str(marks[0]),
             "ends": (each.get("src_rank"), each.get("dst_rank")), "step": int(each.get("step", 0)), "enter_ns": start,
-            "exit_ns": _sum(start, took), "gap_ns": each.get("gap_ns"),
+            "exit_ns": _sum(start, took), "gap_ns": each.get("gap_ns"), "group": str(each.get("pg_id", "")),
         }  # fmt: skip
 
 
@@ -164,6 +173,7 @@ def _chakra(data: Any) -> Iterator[_Call]:
                 "bytes": 0 if named == "barrier" else int(said["comm_size"]),
                 "dtype": said.get("dtype", ""), "path": said.get("path", ""), "step": int(said.get("step", 0)),
                 "enter_ns": start_ns, "exit_ns": _sum(start_ns, took_ns), "gap_ns": gap_ns,
+                "group": str(said.get("pg_name", "")),
             }  # fmt: skip
             gap_ns = None
 
@@ -189,6 +199,7 @@ def _to_chakra(calls: Sequence[Call]) -> dict[str, Any]:
         add(
             call.op, kind, call.took_ns, call.enter_ns, comm_type=_OPS.get(call.op), comm_size=call.bytes, comm_src=src,
             comm_dst=dst, pg_ranks=json.dumps(call.ranks), dtype=call.dtype, path=call.path, step=call.step,
+            pg_name=call.group or None,
         )  # fmt: skip
     return {"schema": "chakra 0.0.4", "nodes": nodes}
 
@@ -201,8 +212,8 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
     """Return the calls in the traces of another tool, one file a rank, as a profile without steps.
 
     Args:
-        paths: of files, `.json` or `.json.gz`, or of folders of them. A file's rank is what it says itself, or the last
-            number in its name, or its place.
+        paths: of files, `.json` or `.json.gz`, or of folders of them. A file's rank is what it says itself, or in its
+            name the number behind `rank` or the last one, or its place.
         form: one of `IMPORTS`.
 
     Raises:
@@ -224,7 +235,7 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
         try:
             parsed = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
             stated = parsed.get("distributedInfo", {}).get("rank") if isinstance(parsed, dict) else None
-            numbers = re.findall(r"\d+", file.name)
+            numbers = re.findall(r"rank\D?(\d+)", file.name) or re.findall(r"\d+", file.name)
             rank = int(stated if stated is not None else numbers[-1] if numbers else place)
             calls += _numbered(IMPORTS[form](parsed), rank, unknown)
         except _DAMAGED as error:
@@ -240,15 +251,39 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
         raise StoreError(f"{', '.join(map(str, paths))}: holds no communication call that {form} would record")
     is_planned = all(call.enter_ns is None for call in calls)
     clock = "" if is_planned else "; their times are taken as those of one clock"
-    times = Counter((call.rank, call.op, call.ranks, call.enter_ns, call.exit_ns) for call in calls if call.exit_ns)
-    odd = [*misfits(calls)]
-    if doubled := times.total() - len(times):
-        odd.insert(0, f"{doubled:,} calls are there twice, with the same begin and end")
-    more = f"; and {len(odd) - _MOST_MISFITS:,} more" if len(odd) > _MOST_MISFITS else ""
-    said = f"These traces do not fit together, so counts and bytes are wrong: {'; '.join(odd[:_MOST_MISFITS])}{more}."
-    remarks = [*([said] if odd else []), f"Imported from {form}: {len(files)} files{clock}."]
+    said = unfit(calls)
+    remarks = [*([said] if said else []), f"Imported from {form}: {len(files)} files{clock}."]
+    if blind := sum(call.wait_ns is None for call in matched(calls) if call.exit_ns is not None):
+        why = "others lack or have no times, they are asynchronous, or clocks differ"
+        remarks.append(f"Calls of which it is not known how long they waited: {blind:,}; {why}.")
     remarks += [f"{count} calls of {name} were left out." for name, count in unknown.items()]
     return Profile(None, calls=tuple(calls), remarks=tuple(remarks), is_planned=is_planned)
+
+
+def unfit(calls: Sequence[Call]) -> str:
+    """Return in a sentence why calls of all ranks do not fit together; an empty text if they do, as far as is known."""
+    odd = [*misfits(calls)]
+    if doubled := _doubled_count(calls):
+        odd.insert(0, f"calls that are there twice, with the same begin and end: {doubled:,}")
+    more = f"; and {len(odd) - _MOST_MISFITS:,} more" if len(odd) > _MOST_MISFITS else ""
+    said = f"These traces do not fit together, so counts and bytes are wrong: {'; '.join(odd[:_MOST_MISFITS])}{more}."
+    return printable(said) if odd else ""
+
+
+def _doubled_count(calls: Sequence[Call]) -> int:
+    """Return how many calls are there again, where that is no accident of a coarse clock or of times that all agree.
+    Messages are left out: all of a batch may have one begin and end.
+    """
+    times: dict[int, set[int]] = defaultdict(set)
+    for call in calls:
+        times[call.rank] |= {call.enter_ns or 0, call.exit_ns or 0}
+    ticks = {rank: math.gcd(*each) for rank, each in times.items()}
+    alike = Counter(
+        msgspec.structs.replace(call, sequence=0, gap_ns=None)
+        for call in calls
+        if call.op not in {"send", "recv"} and len(times[call.rank]) > 2 and (call.took_ns or 0) > ticks[call.rank]
+    )
+    return alike.total() - len(alike)
 
 
 _DAMAGED: Final = (ValueError, LookupError, TypeError, AttributeError, EOFError, ArithmeticError, RuntimeError, OSError,
@@ -283,22 +318,24 @@ def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Itera
         if op is None:
             unknown[name] += name.lower().replace("_", "") not in _NO_CALLS
             continue
-        ranks = tuple(map(int, each["ranks"]))
+        ranks = tuple(sorted(map(int, each["ranks"])))
         if op in {"send", "recv"}:
             peer = dst if op == "send" else src
             if peer is None:
                 raise ValueError(f"{name} does not say its peer")
-            ranks = (rank, int(peer)) if op == "send" else (int(peer), rank)
+            src, dst = (src, peer) if op == "send" else (peer, dst)
+            ranks = (rank if src is None else int(src), rank if dst is None else int(dst))
         step, start, end = each.get("step", 0), each.get("enter_ns"), each.get("exit_ns")
         gap = each.get("gap_ns")
         if gap is None and start is not None and last_ns is not None:
             gap = max(0, start - last_ns)
-        if not all(0 <= member < _MOST_RANKS for member in (rank, *ranks)) or each["bytes"] < 0:
-            raise ValueError(f"a rank or size of {name} is not possible")
+        is_possible = all(0 <= member < _MOST_RANKS for member in (rank, *ranks)) and len({*ranks}) == len(ranks)
+        if not is_possible or each["bytes"] < 0:
+            raise ValueError(f"rank {rank}, or another rank or the size of {name}, is not possible")
         if max(abs(value or 0) for value in (step, each["bytes"], start, end, gap)) >= _MOST:
             raise OverflowError
         row = (rank, step, counts[step], op, ranks, each["bytes"], each["dtype"], each.get("path", ""), start, end)
-        yield msgspec.convert((*row, None, None, gap), Call)  # also looks at each type
+        yield msgspec.convert((*row, None, None, gap, each.get("group", "")), Call)  # also looks at each type
         counts[step] += 1
         last_ns = end
     unknown += Counter()  # without those counted 0 times

@@ -7,7 +7,7 @@ import pytest
 
 from ipcbench.cli.profile_traffic import replay_lines
 from ipcbench.diagnose.synth import split_calls
-from ipcbench.errors import ConfigError
+from ipcbench.errors import ConfigError, StoreError
 from ipcbench.models import PRESETS
 from ipcbench.profile.comm.replay import (
     OverTransport,
@@ -135,6 +135,21 @@ def test_a_profile_without_calls_and_a_transport_of_one_process_are_refused() ->
         replay(_plan("tp2"), ["null"])
     with pytest.raises(ConfigError, match="names from `ipcbench list`"):
         replay(_plan("tp2"), [])
+
+
+def test_calls_that_ranks_cannot_send_in_their_order_are_refused() -> None:
+    """A replay predicted 0, or ended in KeyError, ValueError or IntegrityError."""
+    rings = [(0, (0, 1)), (0, (0, 2)), (1, (1, 2)), (1, (0, 1)), (2, (0, 2)), (2, (1, 2))]
+    ring = [Call(rank, 0, place % 2, "all_reduce", ranks, 8, "", "") for place, (rank, ranks) in enumerate(rings)]
+    with pytest.raises(StoreError, match="in their order, ranks wait for one another"):
+        replay(Profile(None, calls=tuple(ring)), ["shm"])
+    tags = [Call(0, 0, place, "send", (0, 1), 8 + 8 * place, "", "", group=str(place)) for place in (0, 1)]
+    tags += [Call(1, 0, 1 - place, "recv", (0, 1), 8 + 8 * place, "", "", group=str(place)) for place in (0, 1)]
+    parts = [Call(rank, 0, 0, "all_to_all", (0, 1), 8 + rank, "", "") for rank in (0, 1)]
+    foreign = [Call(rank, 0, 0, "all_reduce", (0, 1), 8, "", "") for rank in (0, 1, 2)]
+    for calls in (tags, parts, foreign, [Call(0, 0, 0, "all_reduce", (), 8, "", "", 1, 2), *foreign[:2]]):
+        with pytest.raises(StoreError, match=r"^these calls cannot be sent again one after another: "):
+            replay(Profile(None, calls=tuple(calls)), ["shm"])
 
 
 def test_a_prediction_follows_who_waits_for_whom() -> None:

@@ -65,11 +65,46 @@ def test_calls_that_cannot_be_those_of_all_ranks_are_said() -> None:
     whole = [_call(rank, 0, op, 100 + rank, 400) for rank, op in enumerate(("send", "recv"))]
     whole += [_call(rank, 1, "all_reduce", 500 + rank, 900) for rank in (0, 1)]
     assert [*misfits(whole)] == []
-    assert [*misfits(whole[1:])] == ["rank 0 lacks 1 send with ranks 0, 1 in step 0"]
-    smaller = msgspec.structs.replace(whole[3], bytes=2000)
-    assert [*misfits([*whole[:3], smaller])] == ["all_reduce 1 of step 0 has 2,000 bytes at rank 1, 4,000 at rank 0"]
-    gathered = [msgspec.structs.replace(call, op="all_gather") for call in (whole[2], smaller)]
-    assert [*misfits(gathered)] == []
+    assert [*misfits(whole[1:])] == ["messages of ranks 0 → 1 in step 0: 0 at rank 0, 1 at rank 1"]
+    change = msgspec.structs.replace
+    smaller = change(whole[3], bytes=2000)
+    (unlike,) = misfits([*whole[:3], smaller])
+    other = "that of rank 1 is all_reduce, 2,000 bytes float32"
+    assert unlike == f"call 1 of step 0 at rank 0 is all_reduce, 4,000 bytes float32, {other}"
+    gathered = [change(call, op="all_gather") for call in (whole[2], smaller)]
+    assert len([*misfits(gathered)]) == 1
+    exchanged = [change(call, op="all_to_all") for call in (whole[2], smaller)]
+    assert [*misfits(exchanged)] == []
+    assert len([*misfits(exchanged, may_differ=())]) == 1
+    (typed,) = misfits([*whole[:3], change(whole[3], dtype="int32")])
+    assert "4,000 bytes int32" in typed
+    assert [*misfits([*whole[:3], change(whole[3], dtype="")])] == []
+
+
+def test_calls_of_others_and_other_orders_are_said_and_other_groups_and_tags_are_none() -> None:
+    change = msgspec.structs.replace
+    foreign = _call(0, 1, "all_reduce", 1, 2, (2, 3))
+    assert [*misfits([foreign])] == ["rank 0 has 1 all_reduce that cannot be its own, of operations of ranks 2, 3"]
+    (sent,) = misfits([_call(1, 0, "send", 1, 2)])
+    assert sent == "rank 1 has 1 send that cannot be its own, of messages of ranks 0 → 1"
+    first = [_call(0, place, op, None, None) for place, op in enumerate(("all_reduce", "all_gather"))]
+    second = [_call(1, place, op, None, None) for place, op in enumerate(("all_gather", "all_reduce"))]
+    assert "is all_reduce" in next(misfits([*first, *second]))
+    groups = [change(call, group=call.op) for call in (*first, *second)]
+    assert [*misfits(groups)] == []
+    tagged = [change(_call(0, n, "send", None, None), group=str(n), bytes=n) for n in (0, 1)]
+    tagged += [change(call, rank=1, op="recv", sequence=1 - call.sequence) for call in tagged]
+    assert [*misfits(tagged)] == []
+    assert len([*misfits([change(call, group="") for call in tagged])]) == 2
+
+
+def test_an_operation_that_ends_before_a_rank_begins_it_has_no_wait() -> None:
+    """Of clocks that are apart, and of asynchronous calls, all was transfer and nobody waited."""
+    calls = [_call(0, 0, "all_reduce", 100, 200), _call(1, 0, "all_reduce", 300, 420)]
+    assert [call.wait_ns for call in matched(calls)] == [None, None]
+    assert totals(matched(calls)).ops[0].operation_ns is None
+    strange = [_call(0, 0, "all_reduce", 100, 400), _call(2, 0, "all_reduce", 300, 420)]
+    assert [call.wait_ns for call in matched(strange)] == [None, None]
 
 
 def test_bus_bandwidth_counts_as_nccl_does() -> None:

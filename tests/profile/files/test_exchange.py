@@ -15,12 +15,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from ipcbench.cli import main
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.comm.replay import replay
 from ipcbench.profile.files import as_json
-from ipcbench.profile.files.exchange import read_calls, write_calls
+from ipcbench.profile.files.exchange import read_calls, unfit, write_calls
 from ipcbench.profile.files.tables import sentences
-from ipcbench.profile.records import Call, Profile, write_profile
+from ipcbench.profile.records import Call, Profile, read_profile, write_profile
 from ipcbench.profile.summary import summarize
 from ipcbench.util.files import write_bytes
 from tests.profile.built import built, without_times
@@ -136,9 +137,9 @@ def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> Non
         ("barrier", 0, "uint8", (0, 1)),
     ]  # fmt: skip
     assert found.setting is None
-    assert "rank 0 lacks 2 all_reduce with ranks 0, 1 in step 0; " in found.remarks[0]
+    assert "operations of ranks 0, 1 in step 0: 0 at rank 0, 4 at rank 1; " in found.remarks[0]
     assert next(sentences(summarize(found))).startswith("These traces do not fit together")
-    with pytest.raises(ConfigError, match="rank 0 lacks"):
+    with pytest.raises(StoreError, match="0 at rank 0, 4 at rank 1"):
         replay(found, ["shm"])
     for bad, why in (
         (reduced, "does not say its data type"),
@@ -147,6 +148,88 @@ def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> Non
         (tmp_path / "1.json").write_text(json.dumps(kineto(1, bad)))
         with pytest.raises(StoreError, match=why):
             read_calls([tmp_path / "1.json"], "kineto")
+
+
+def test_calls_that_do_not_say_their_group_are_refused(tmp_path: Path) -> None:
+    """Those of two pairs of ranks became one operation of four, and a replay ended in a traceback."""
+    reduced = operator("c10d::allreduce_", [[[64]], []], ["float", ""])
+    several, alone = kineto(0, reduced), {"traceEvents": [reduced]}
+    several["distributedInfo"]["pg_config"] = [{"pg_name": "0", "ranks": [0, 1]}, {"pg_name": "1", "ranks": [0, 1]}]
+    recorded = {"traceEvents": [comms("allreduce", 1.0)]}
+    for trace, why in (
+        (several, r"c10d::allreduce_ does not say in which of the 2 process groups it is$"),
+        (alone, r"c10d::allreduce_ does not say which ranks are in its process group$"),
+        (recorded, r"allreduce does not say which ranks are in its process group$"),
+    ):
+        (tmp_path / "0.json").write_text(json.dumps(trace))
+        with pytest.raises(StoreError, match=why):
+            read_calls([tmp_path / "0.json"], "kineto")
+
+
+def traces(folder: Path, *ranks: list[dict[str, Any]]) -> list[Path]:
+    """Write traces of PARAM, a file a rank."""
+    for rank, rows in enumerate(ranks):
+        write_bytes(folder / f"trace_rank{rank}_20261127.json", as_json(rows))
+    return sorted(folder.iterdir())
+
+
+def reduce(number: int, start_ns: int, took_ns: int = 1000, **more: Any) -> dict[str, Any]:
+    return {"comms": "all_reduce", "req": number, "in_msg_size": 64, "dtype": "float", "global_ranks": [0, 1],
+            "startTime_ns": start_ns, "duration_ns": took_ns} | more  # fmt: skip
+
+
+def test_calls_twice_are_told_from_a_coarse_clock(tmp_path: Path) -> None:
+    """Calls of other sizes in one tick of a clock, and those that all began at 0, were called doubled."""
+    apart = [reduce(place, 10_000 * place + 7, 3000) for place in range(4)]
+    again = "calls that are there twice, with the same begin and end: 2"
+    cases = (
+        ([apart[0], *apart], True),
+        ([reduce(n, 1000, in_msg_size=n + 1) for n in range(3)] + [reduce(4, 5000)], False),
+        ([reduce(n, 1000) for n in range(3)] + [reduce(4, 5000)], False),
+        ([reduce(n, 0, 5000) for n in range(3)], False),
+        ([apart[0], apart[0] | {"dtype": "int"}, *apart[1:]], False),
+    )
+    for number, (rows, is_doubled) in enumerate(cases):
+        made = read_calls(traces(tmp_path / str(number), rows, rows), "param")
+        assert unfit(made.calls).count(again) == is_doubled, number
+        assert is_doubled or not unfit(made.calls), number
+
+
+def test_a_message_of_another_rank_is_said_by_import_and_export(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files of two ranks that were taken for each other turned a message round, and a replay ended in KeyError."""
+    ends = {"src_rank": 0, "dst_rank": 1, "comms": "send"}
+    rows = [reduce(0, 1000, **ends)], [reduce(0, 900, 1100, **ends | {"comms": "recv"})]
+    assert unfit(read_calls(traces(tmp_path / "good", *rows), "param").calls) == ""
+    files, out = traces(tmp_path / "bad", *rows[::-1]), str(tmp_path / "out")
+    assert main(["profile", "import", *map(str, files), "--format", "param", "--out", out]) == 0
+    assert "rank 0 has 1 recv that cannot be its own, of messages of ranks 0 → 1" in capsys.readouterr().err
+    assert main(["profile", "export", out, "--format", "chakra", "--out", str(tmp_path / "chakra")]) == 0
+    assert "These traces do not fit together" in capsys.readouterr().err
+    with pytest.raises(StoreError, match="rank 0 has 1 recv"):
+        replay(read_profile(tmp_path / "out"), ["shm"])
+
+
+def test_orders_of_groups_and_tags_are_kept_apart(tmp_path: Path) -> None:
+    named = [("a", 512), ("b", 1024)]
+    for rank, order in enumerate((named, named[::-1])):
+        events = []
+        for place, (name, size) in enumerate(order):
+            said = {"In msg nelems": size, "Process Group Name": name, "Process Group Ranks": "[0, 1]"}
+            events.append(comms("allreduce", 100.0 * place, **said))
+        (tmp_path / f"{rank}.json").write_text(json.dumps(kineto(rank, *events)))
+    made = read_calls([tmp_path], "kineto")
+    assert unfit(made.calls) == ""
+    write_calls(made, "chakra", tmp_path / "out")
+    assert [call.group for call in read_calls([tmp_path / "out"], "chakra").calls] == ["a", "b", "b", "a"]
+    kinds, messages = ["TensorList", "", "Scalar", "Scalar"], [(8, "1"), (24, "2")]
+    for rank, order in enumerate((messages, messages[::-1])):
+        name = ("c10d::send", "c10d::recv_")[rank]
+        events = [operator(name, [[[size]], [], [], []], kinds, ["", "", str(1 - rank), tag]) for size, tag in order]
+        events += [operator("gloo:send" if rank == 0 else "gloo:recv", [[size]], ["float"]) for size, _ in order]
+        (tmp_path / f"{rank}.json").write_text(json.dumps(kineto(rank, *events)))
+    assert unfit(read_calls([tmp_path / f"{rank}.json" for rank in (0, 1)], "kineto").calls) == ""
 
 
 def test_traces_of_too_few_ranks_or_one_twice_are_refused(tmp_path: Path) -> None:
