@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from ipcbench.profile.records import Phase, SweepPoint
-from ipcbench.profile.summary import BUSY_RATIO, COMMUNICATION, HOST, TRANSFER, WAIT, PhaseSummary, Summary
+from ipcbench.profile.summary import BUSY_RATIO, COMMUNICATION, HOST, OTHER, TRANSFER, WAIT, PhaseSummary, Summary
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
@@ -84,16 +84,19 @@ def _waiting(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]
     threshold = f"a rank waits at least {percent(WAIT_RATIO)} of a step{'' if is_pipeline else ' more than another'}"
     for phase in summary.by_phase:
         most, least = (choose(phase, key=lambda each: each.share(WAIT)) for choose in (max, min))
-        gain = most.share(WAIT)
+        gain: float | None = most.share(WAIT)
         if most.share(WAIT) - (0.0 if is_pipeline else least.share(WAIT)) < WAIT_RATIO:
             continue
         slow = [each for each in summary.slow_layers if each.phase == most.phase]
         action = f"Give rank {least.rank} less to do, or find out why it is late: the others wait for it."
         if is_pipeline and not slow:
-            action = "Keep the pipeline full: more micro-batches (--micro-batches), or several requests at a time."
+            action = "Keep the pipeline full: a larger batch in more parts (--batch, --micro-batches)."
             busiest = max(each.wall.value - each.ns(WAIT) for each in phase)
             gain = max(0.0, 1 - busiest / max(each.wall.value for each in phase))  # a stage cannot be quicker than full
-        evidence = f"Rank {most.rank} waits {_part(most, most.ns(WAIT))}, rank {least.rank} {_ms(least.ns(WAIT))}."
+        elif summary.late_rank(most.phase) != least.rank:
+            action, gain = "Find out why ranks are late: which one is changes from step to step.", None
+        few = _ms(least.ns(WAIT))
+        evidence = f"Rank {most.rank} waits {_part(most, most.ns(WAIT))}, rank {least.rank} waits {few}."
         for each in slow[:2]:
             evidence += f" {each.path} takes {_ms(each.ns)} at rank {each.rank}, {_ms(each.others_ns)} at the others."
         yield Advice("waiting", action, evidence, gain, threshold, most.phase)
@@ -130,10 +133,11 @@ def _host_ns(each: PhaseSummary) -> float:
 
 def _largest(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"one part is at least {percent(BUCKET_RATIO)} of a step"
-    own = [(each, part) for each in summary.phases for part in each.buckets if part.name not in {*COMMUNICATION, HOST}]
+    named = {*summary.bucket_names} - {*COMMUNICATION, HOST, OTHER}
+    own = [(each, part) for each in summary.phases for part in each.buckets if part.name in named]
     each, part = max(own, key=lambda pair: pair[1].share_ratio, default=(None, None))
     if each and part and part.share_ratio >= BUCKET_RATIO:
-        action = f"Look at {part.name} first: no other part of the computation can save as much."
+        action = f"Look at {part.words} first: no other part of the computation can save as much."
         evidence = f"It takes {_part(each, part.ns)} at rank {each.rank}."
         yield Advice("largest part", action, evidence, None, threshold, each.phase)
 

@@ -1,13 +1,14 @@
 """What a profile says: the parts of each step's time, layers, operators, communication, and the cost of measuring.
 
-All parts of a phase at a rank add up to its wall time. They are means over the middle half of its steps by wall time,
-so that a disturbed step is in none of them, scaled to the median of all.
+All parts of a phase at a rank add up to its wall time. They are means over the same steps at all ranks, those that
+nothing disturbed, scaled to the median of all.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -39,6 +40,10 @@ _OUTSIDE = "\0"
 BUSY_RATIO: Final = 0.05
 _HELD_UP_RATIO, _HELD_UP_NS = 10.0, 1e9
 """A step that takes so many times the median of its kind, or twice that and so much longer, is named."""
+_DISTURBED_RATIO = 2.0
+"""A step that takes so many times the median of its phase at a rank is in no part."""
+_SIGMAS = 1.96
+"""From the middle of a 95 % interval to its end."""
 _SLOW_RATIO = 1.1
 """A layer of one rank is named if it takes this many times what it takes at the others, or more."""
 
@@ -55,6 +60,11 @@ class Part:
     figure: Figure
     """Of a layer: without the communication in it."""
     communication_ns: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """Return its name in a sentence: that of a block of the user's own model may be a number."""
+        return self.name if self.name in BUCKETS else f"block {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +193,26 @@ class Summary:
 
     def _awaited(self, held: HeldUp) -> int | None:
         """Return the one rank that did not wait in the calls of a step for most of what it took too long."""
-        waited = dict.fromkeys(self.profile.ranks, 0)
-        for call in self.profile.calls:
-            if call.step == held.step:
-                waited[call.rank] += call.wait_ns or 0
-        awaited = [rank for rank, ns in waited.items() if ns < (held.wall_ns - held.median_ns) / 2]
+        waited = self._waited_ns[held.step]
+        awaited = [rank for rank in self.profile.ranks if waited[rank] < (held.wall_ns - held.median_ns) / 2]
         return awaited[0] if len(awaited) == 1 else None
+
+    def late_rank(self, phase: Phase) -> int | None:
+        """Return the rank that waited least in most steps of a phase, and more often than by chance; None for none."""
+        numbers = {step.number for step in self.profile.steps if (step.phase, step.source) == (phase, "spans")}
+        waits = [self._waited_ns[number] for number in numbers]
+        counts = Counter(min(each, key=each.__getitem__) for each in waits if len({*each.values()}) > 1)
+        (rank, count), of, chance = (counts.most_common(1) or [(0, 0)])[0], len(waits), 1 / len(self.profile.ranks)
+        by_chance = of * chance + _SIGMAS * math.sqrt(of * chance * (1 - chance))
+        return rank if count - 0.5 > max(of / 2, by_chance) else None
+
+    @cached_property
+    def _waited_ns(self) -> Mapping[int, Counter[int]]:
+        """Number of a step → rank → how long it waited in its calls."""
+        found: dict[int, Counter[int]] = defaultdict(Counter)
+        for call in self.profile.calls:
+            found[call.step][call.rank] += call.wait_ns or 0
+        return found
 
     def communicated_ns(self) -> dict[Span, int]:
         """Return the communication in each span that has any, ns; that in a span within it left out."""
@@ -237,6 +261,11 @@ class Summary:
         """Return the phases with spans, each at all its ranks."""
         found = ([each for each in self.phases if each.phase == total.phase] for total in self.totals)
         return [ranks for ranks in found if ranks]
+
+    @property
+    def call_totals(self) -> list[tuple[Phase | None, Totals | None]]:
+        """Return the communication of each phase; of calls without steps, of all together."""
+        return [(each.phase, each.totals) for each in self.totals] or [(None, totals(self.profile.calls))]
 
     def total(self, phase: Phase) -> PhaseTotal | None:
         """Return a phase over all ranks."""
@@ -294,6 +323,12 @@ class _Reader:
             found[number], last = count, position
         return found
 
+    def _disturbed(self, phase: Phase) -> set[int]:
+        """Return the steps of a phase with spans that took much more than the median at a rank."""
+        steps = [step for step in self.profile.steps if (step.phase, step.source) == (phase, "spans")]
+        usual = {rank: median(s.wall_ns for s in steps if s.rank == rank) for rank in {s.rank for s in steps}}
+        return {step.number for step in steps if step.wall_ns >= _DISTURBED_RATIO * usual[step.rank]}
+
     def phase(self, phase: Phase, rank: int) -> PhaseSummary | None:
         """Return a phase at a rank; None if it has no step with spans."""
         steps = [s for s in self.profile.steps if (s.rank, s.phase, s.source) == (rank, phase, "spans")]
@@ -301,15 +336,15 @@ class _Reader:
             return None
         table, kinds = self._table(steps)
         walls = np.array([step.wall_ns for step in steps], dtype=np.float64)
-        order, cut = np.argsort(walls, kind="stable"), len(steps) // 4
-        middle = order[cut : len(steps) - cut]
+        long = self._disturbed(phase)
+        kept = [place for place, step in enumerate(steps) if step.number not in long] or [*range(len(steps))]
         wall = self._figure(walls, steps)
-        scale = wall.value / float(walls[middle].mean())
+        scale = wall.value / float(walls[kept].mean())
 
         def part(name: str, values: FloatArray, own: FloatArray | None = None) -> Part:
-            ns = scale * float(values[middle].mean())
+            ns = scale * float(values[kept].mean())
             own = values if own is None else own
-            inside = ns - scale * float(own[middle].mean())
+            inside = ns - scale * float(own[kept].mean())
             return Part(name, ns, ns / wall.value, self._figure(own, steps), inside)
 
         layers = [path for path, kind in kinds.items() if kind == "layer"]
@@ -320,11 +355,11 @@ class _Reader:
         blocks = {path: (kind, 0.0) for path, kind in kinds.items() if kind in _BLOCKS}
         for path, values in table.items():
             if path != _OUTSIDE and (near := _nearest(path, blocks)) in blocks:
-                blocks[near] = (blocks[near][0], blocks[near][1] + scale * float(values[middle, 0].mean()))
+                blocks[near] = (blocks[near][0], blocks[near][1] + scale * float(values[kept, 0].mean()))
         operators = [each for each in self.profile.operators if (each.rank, each.phase) == (rank, phase)]
         return PhaseSummary(
             phase, rank, len(steps), wall,
-            1 - float(table[_OUTSIDE][middle, 0].sum() / walls[middle].sum()),
+            1 - float(table[_OUTSIDE][kept, 0].sum() / walls[kept].sum()),
             tuple(part(name, values) for name, values in _buckets(table, kinds).items()),
             tuple(part(path, values.sum(axis=1), values[:, 0]) for path, values in inside.items()),
             tuple(_operators(operators, blocks)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from statistics import fmean, median, pstdev
 from typing import Any, Final
 
@@ -26,12 +27,20 @@ METHOD: Final = (
     "scaled to the block's time; FLOPs and bytes from the shapes alone.",
     "Nested times are never added up: a part's time is without the parts inside it and without communication.",
     "Waiting is the time from a rank's own call to that of the last rank; the rest of a call is transfer.",
-    "Parts are means over the middle half of the steps, scaled to the median step; intervals are of medians, 95 %.",
+    "Parts are means over the same steps at all ranks, without those that took twice the median or more at one, scaled "
+    "to the median step; intervals are of medians, 95 %.",
 )
 LIMITS: Final = (
     "One run in one process a rank: another run of the same may differ by more than the intervals say.",
     "Where ranks share cores, waiting includes the time in which the other ranks' work had the core.",
 )
+
+
+def method(summary: Summary) -> tuple[Sequence[str], Sequence[str]]:
+    """Return how the figures of a profile came about, and what they cannot say; of calls alone, how they waited."""
+    return (METHOD, LIMITS) if summary.profile.steps else (METHOD[2:3], ())
+
+
 _SIZES = (("small_1kb", 1 << 10), ("medium_1mb", 1 << 20), ("large_100mb", 100 << 20), ("xlarge_1gb", 1 << 62))
 _TIMINGS = ("rank", "step", "phase", "position", "source", "layer_name", "op_name", "op_type", "device_id", "start_ns",
             "duration_ns", "exclusive_ns", "wait_ns", "bytes", "flops")  # fmt: skip
@@ -94,6 +103,7 @@ def analysis(summary: Summary, advice: Sequence[Advice], metrics: Mapping[str, A
     return {
         **head("profile analysis"),
         "units": UNITS,
+        "remarks": summary.profile.remarks,
         "phases": summary.phases,
         "whole": summary.totals,
         "tokens_per_s": summary.tokens_per_s,
@@ -140,10 +150,11 @@ def communication(summary: Summary) -> dict[str, Any]:
     return {
         **head("profile communication"),
         "units": UNITS,
+        "remarks": summary.profile.remarks,
         "summary": _communication(summary) | {"total_data_transferred": sum(call.bytes for call in calls)},
         "by_operation_type": {op: _operation(each) for op, each in ops.items()},
         "bandwidth_analysis": {"by_size_range": {name: _operation(each) for name, each in sizes.items()}},
-        "by_size": [{"phase": total.phase, "totals": total.totals} for total in summary.totals],
+        "by_size": [{"phase": phase, "totals": found} for phase, found in summary.call_totals],
     }
 
 
@@ -194,7 +205,7 @@ def comprehensive(
         "recommendations": [f"{each.action} {each.evidence}" for each in advice],
         "agreement": profile.agreement,
         "unavailable": missing,
-        "appendix": {"methodology": METHOD, "limitations": LIMITS},
+        "appendix": dict(zip(("methodology", "limitations"), method(summary), strict=True)),
     }  # fmt: skip
 
 
@@ -208,7 +219,7 @@ def readme(summary: Summary, advice: Sequence[Advice], names: Iterable[str], mis
         bullets(tables.sentences(summary)),
         f"## What would help\n\n{bullets(tables.advice_lines(advice))}" if advice else "",
         *(f"## {table.title}\n\n{markdown_table(table)}" for table in found if table.rows),
-        f"## How it was measured\n\n{bullets([*METHOD, *LIMITS])}",
+        f"## How it was measured\n\n{bullets(chain(*method(summary)))}",
         f"## Files\n\n{bullets(names)}",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.resources import files
+from itertools import chain
 
 from ipcbench.profile.advice import Advice, percent
 from ipcbench.profile.files import tables
-from ipcbench.profile.files.documents import LIMITS, METHOD
+from ipcbench.profile.files.documents import method
 from ipcbench.profile.files.plots import color_number
 from ipcbench.profile.records import Setting, Unavailable
 from ipcbench.profile.summary import WAIT, Summary
@@ -41,7 +42,7 @@ def profile_html(summary: Summary, advice: Sequence[Advice], missing: Sequence[U
         *((key, table.title, table, ()) for key, table in tables.tables_of(summary).items()),
         ("remarks", "Remarks", None, list(tables.sentences(summary))),
         ("missing", "Not available here", tables.unavailable_table(missing), ()),
-        ("method", "How it was measured", None, [*METHOD, *LIMITS]),
+        ("method", "How it was measured", None, [*chain(*method(summary))]),
         ("machine", "Machine", None, facts),
     ]
     shown = [part for part in parts if part[3] or (part[2] and part[2].rows)]

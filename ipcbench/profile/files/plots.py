@@ -195,10 +195,10 @@ def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
 
 def _bandwidth(summary: Summary, points: Sequence[SweepPoint]) -> Figure | None:
     lines: dict[str, dict[int, Interval]] = defaultdict(dict)
-    for total in summary.totals:
-        for each in total.totals.ops if total.totals else ():
+    for phase, found in summary.call_totals:
+        for each in found.ops if found else ():
             if each.bytes and each.bus_bytes_per_s:
-                lines[f"{each.op}, {total.phase}"][each.bytes] = Interval(*[each.bus_bytes_per_s] * 3)
+                lines[", ".join(filter(None, (each.op, phase)))][each.bytes] = Interval(*[each.bus_bytes_per_s] * 3)
     return bandwidth_figure({**lines, **bandwidth_lines(points)})
 
 
@@ -244,9 +244,9 @@ def bandwidth_figure(lines: Mapping[str, Mapping[int, Interval]]) -> Figure | No
 PLOTS: dict[str, Plot] = {
     "layer_performance_heatmap": Plot(_heatmap, "steps with spans of layers"),
     "operation_time_distribution": Plot(_distribution, "steps with spans"),
-    "compute_vs_communication": Plot(_computing, "two ranks"),
+    "compute_vs_communication": Plot(_computing, "steps with spans of two ranks"),
     "memory_usage_analysis": Plot(_memory, "memory figures"),
     "performance_bottlenecks": Plot(_bottlenecks, "steps with spans"),
-    "bandwidth_analysis": Plot(_bandwidth, "two ranks, or a bandwidth sweep"),
+    "bandwidth_analysis": Plot(_bandwidth, "calls with waits of two ranks, or a bandwidth sweep"),
 }
 """Base name of a picture → what draws it."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 
 from ipcbench.profile.advice import BUSY, Advice, percent
@@ -17,6 +18,7 @@ from ipcbench.profile.summary import (
     WAIT,
     HeldUp,
     OperatorTime,
+    Part,
     PhaseSummary,
     Summary,
 )
@@ -34,6 +36,7 @@ _MOST_RANKS = 2
 _MOST_HELD_UP = 2
 _MOST_BLOCKS = 8
 _MOST_ADVICE = 3
+_MOST_OPERATIONS = 12
 _SCREEN_LINES = 30
 _UNITS_NS = {"ns": 1.0, "µs": 1e3, "ms": 1e6, "s": 1e9}
 _MORE_RATIO = 1.5
@@ -43,7 +46,8 @@ _MOST_RATIO = 0.5
 
 def verdict(summary: Summary, advice: Sequence[Advice]) -> str:
     """Return what a profile says first: how long steps take, where most of it goes, and what could save most."""
-    names: dict[Phase, str] = {"decode": "a decoded token", "prefill": f"the prompt of {summary.setting.seq} tokens"}
+    seq = summary.setting.seq
+    names: dict[Phase, str] = {"decode": "a decoded token", "prefill": f"the prompt of {seq} token{'s' * (seq != 1)}"}
     if summary.is_own_model:
         names["prefill"] = "a call of the model"
     times = [
@@ -61,7 +65,7 @@ def verdict(summary: Summary, advice: Sequence[Advice]) -> str:
         each, most = max(parts, key=lambda pair: pair[1].share_ratio)
         where = f" at rank {each.rank}" if len(ranks) > 1 else ""
         much = "Most" if most.share_ratio > _MOST_RATIO else "The largest part"
-        said += f" {much} of {names[each.phase]} is {most.name}{where}: {percent(most.share_ratio)}."
+        said += f" {much} of {names[each.phase]} is {most.words}{where}: {percent(most.share_ratio)}."
         waiting = max(ranks, key=lambda each: each.share(WAIT))
         if most.name != WAIT and waiting.share(WAIT) >= most.share_ratio / 2:
             said += f" Rank {waiting.rank} waits {percent(waiting.share(WAIT))} of the time."
@@ -176,7 +180,7 @@ def bucket_table(summary: Summary, most_ranks: int = 1000, most_blocks: int = 10
                 *(NOT_MEASURED if is_divided and each.ns(UNDIVIDED) else _cell(each.ns(*names), each.share(*names))
                   for each in shown),
             ))  # fmt: skip
-    return Table("Where a step goes, ms (share of the step)", make_columns(["part", *heads]), tuple(rows))
+    return Table("Where a step goes, ms (share of the step)", make_columns(["part, ms", *heads]), tuple(rows))
 
 
 def _cell(ns: float, share: float) -> str:
@@ -191,9 +195,9 @@ def _heads(summary: Summary, shown: Sequence[PhaseSummary]) -> list[str]:
 def layer_table(summary: Summary) -> Table:
     """Return every layer's time without communication."""
     names = dict.fromkeys(unit.name for each in summary.phases for unit in each.units)
-    times = [{unit.name: unit.figure for unit in each.units} for each in summary.phases]
+    times = [{unit.name: unit for unit in each.units} for each in summary.phases]
     rows = [
-        (printable(name), *(_with_interval(found[name]) if name in found else NOT_MEASURED for found in times))
+        (printable(name), *(_unit_cell(found[name]) if name in found else NOT_MEASURED for found in times))
         for name in names
     ]
     return Table(
@@ -203,8 +207,12 @@ def layer_table(summary: Summary) -> Table:
     )
 
 
-def _with_interval(figure: Figure) -> str:
-    return number(figure.value, 1e6) + interval_words(figure.interval, 1e6)
+def _unit_cell(unit: Part) -> str:
+    """Return a layer's mean over the steps that the parts are of; the median, too, where it is another time."""
+    ns, middle = unit.ns - unit.communication_ns, unit.figure.interval
+    if middle and not middle.low <= ns <= middle.high:
+        return f"{number(ns, 1e6)} (median {number(unit.figure.value, 1e6)}{interval_words(middle, 1e6)})"
+    return number(ns, 1e6) + interval_words(middle, 1e6)
 
 
 def operator_table(summary: Summary) -> Table:
@@ -239,14 +247,15 @@ def _sum(values: Iterable[int | None]) -> int | None:
 def call_table(summary: Summary) -> Table:
     """Return communication by operation and size, over all ranks and steps."""
     rows = []
-    for total in summary.totals:
-        for each in total.totals.ops if total.totals else ():
+    for phase, found in summary.call_totals:
+        for each in found.ops if found else ():
             times = [number(each.wait_ns, 1e3), number(each.operation_ns, 1e3)]
             rates = [number(each.algorithm_bytes_per_s, 1e9), number(each.bus_bytes_per_s, 1e9)]
             size = format_bytes(each.bytes)
-            rows.append((each.op, total.phase, size, str(each.ranks_count), f"{each.count:,}", *times, *rates))
-    heads = ["operation", "phase", "size", "ranks", "calls", "wait, µs", "last in to last out, µs", "GB/s", "bus GB/s"]
-    return Table("Communication calls, medians", make_columns(heads, left=(0, 1)), tuple(rows))
+            rows.append((each.op, phase or "", size, str(each.ranks_count), f"{each.count:,}", *times, *rates))
+    heads = ["operation", "phase", "size", "ranks", "count", "wait, µs", "last in to last out, µs", "GB/s", "bus GB/s"]
+    table = Table("Operations between ranks, medians", make_columns(heads, left=(0, 1)), tuple(rows))
+    return table.without_empty_columns()
 
 
 def memory_table(summary: Summary) -> Table:
@@ -347,6 +356,9 @@ def screen(summary: Summary, advice: Sequence[Advice] = ()) -> list[str]:
     last = []
     if missing := summary.profile.unavailable:
         last = paragraphs([f"Figures that cannot be had here: {len(missing)}; README.md says what they need."], WIDTH)
+    if not summary.phases and (table := call_table(summary)).rows:
+        last = ["", *aligned(replace(table, rows=table.rows[:_MOST_OPERATIONS]))]
+        last += [f"README.md has {more:,} more."] if (more := len(table.rows) - _MOST_OPERATIONS) > 0 else []
     lines.append("")
     every = [paragraphs([sentence], WIDTH) for sentence in (*said, *sentences(summary))]
     room = _SCREEN_LINES - len(lines) - len(last)

@@ -142,4 +142,4 @@ class Plan:
             layers = model.num_hidden_layers
             raise ConfigError("parallel", f"pp{self.pp}", f"a divisor of the layers of {model.name}, {layers}")
         if setting.micro_batches < 1 or setting.batch % setting.micro_batches:
-            raise ConfigError("micro-batches", setting.micro_batches, f"a divisor of the batch, {setting.batch}")
+            raise ConfigError("--micro-batches", setting.micro_batches, f"a divisor of the batch, {setting.batch}")

@@ -18,6 +18,7 @@ from ipcbench.profile import files
 from ipcbench.profile.files import register_metric, register_plot, write_files
 from ipcbench.profile.files.plots import PLOTS
 from ipcbench.profile.files.sweeps import grade, sweep_lines, write_report, write_sweep
+from ipcbench.profile.files.tables import screen
 from ipcbench.profile.files.timeline import perfetto
 from ipcbench.profile.records import Profile, Setting, SweepPoint, Unavailable, read_profile, write_profile
 from ipcbench.profile.summary import HOST, Summary, summarize
@@ -101,6 +102,25 @@ def test_the_report_says_the_verdict_first_and_what_is_missing(folder: Path) -> 
         assert "layers.2" in text
 
 
+def test_calls_alone_show_what_there_is(tmp_path: Path) -> None:
+    """Of imported calls there was no figure, but words of spans and modules, and that two ranks were needed."""
+    calls = replace(built(repetitions=1), setting=None, steps=(), spans=(), operators=(), memory=(), unavailable=())
+    calls = replace(calls, agreement=None, remarks=("These traces are odd.",))
+    written = write_files(calls, tmp_path)
+    assert "bandwidth_analysis.png" in written.names
+    assert not any("two ranks" in each.needs and "steps" not in each.needs for each in written.unavailable)
+    readme, shown = (tmp_path / "README.md").read_text().replace("\\", ""), " ".join(screen(summarize(calls)))
+    assert "spans around" not in readme
+    for text in (readme, " ".join(shown.split())):
+        assert "all_reduce" in text
+        assert "wait, µs" in text
+    for name in ("analysis_report.json", "comm_analysis.json"):
+        assert document(tmp_path, name)["remarks"] == ["These traces are odd."]
+    (each,) = document(tmp_path, "comm_analysis.json")["by_size"]
+    assert each["phase"] is None
+    assert sum(op["count"] for op in each["totals"]["ops"]) == len(calls.calls) / 2
+
+
 def test_pictures_are_the_same_for_the_same_profile(folder: Path) -> None:
     figure = PLOTS["performance_bottlenecks"].draw(summarize(read_profile(folder)), ())
     assert figure is not None
@@ -148,7 +168,7 @@ def few_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("few_plots")
 def test_what_there_is_no_data_for_is_listed_with_what_it_needs(tmp_path: Path) -> None:
     alone = write_files(built(ranks=1, repetitions=1), tmp_path / "alone")
-    assert Unavailable("compute_vs_communication.png", "two ranks") in alone.unavailable
+    assert Unavailable("compute_vs_communication.png", "steps with spans of two ranks") in alone.unavailable
     assert not (tmp_path / "alone" / "compute_vs_communication.png").exists()
     plan = write_files(without_times(built(repetitions=1)), tmp_path / "plan")
     assert "compute_vs_communication.png" in {missing.what for missing in plan.unavailable}

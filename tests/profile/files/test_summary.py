@@ -125,6 +125,29 @@ def test_a_delay_in_one_layer_of_one_rank_is_named_and_shows_as_waiting_at_the_o
     assert "Rank 0 waits" in verdict(summary, ())
 
 
+def test_a_rank_that_is_late_in_every_other_step_is_not_accused() -> None:
+    """One was: the middle half of the steps, which were others at each rank, held more of its late ones."""
+    one, other = (built(slow=(rank, 2, 30 * MS), repetitions=10, tokens=2) for rank in (0, 1))
+    whole = []
+    for made, turn in ((one, 0), (other, 1)):
+        kept = {step.number for step in made.steps if (step.number // 2 + step.number) % 2 == turn}
+        whole.append([tuple(e for e in each if getattr(e, "step", getattr(e, "number", None)) in kept)
+                      for each in (made.steps, made.spans, made.calls)])  # fmt: skip
+    steps, spans, calls = (a + b for a, b in zip(*whole, strict=True))
+    summary = summarize(replace(one, steps=steps, spans=spans, calls=calls))
+    assert summary.late_rank("decode") is None
+    assert not any("Give rank" in each.action for each in advise(summary))
+    assert not any("entered last" in each for each in sentences(summary))
+    for rank in (0, 1):
+        found = phase(summary, "decode", rank)
+        assert found.ns(WAIT) == pytest.approx(15 * MS, rel=0.05)
+        layers = {part.name: part.ns - part.communication_ns for part in found.layers}
+        assert found.ns("mlp", "attention", "other blocks") == pytest.approx(sum(layers.values()), rel=0.05)
+        assert layers["layers.2"] - layers["layers.1"] == pytest.approx(15 * MS, rel=0.05)
+    assert summarize(built(slow=(1, 2, 5 * MS))).late_rank("decode") == 1
+    assert summarize(built(slow=(1, 2, 5 * MS), repetitions=4)).late_rank("prefill") is None
+
+
 def test_a_slow_transport_shows_as_transfer() -> None:
     summary = summarize(built(transfer_ns=3 * MS))
     assert phase(summary, "decode", 0).ns(TRANSFER) == pytest.approx(24 * MS, rel=1e-3)
