@@ -46,8 +46,8 @@ FAMILIES = tuple(
     )
 )
 _WITH_TORCH = find_spec("torch") is not None
-TORCH = ("tests/profile", "tests/conformance/test_gloo.py")
-"""Tests of which many are skipped without torch, so that each way passes for itself."""
+TORCH = ("tests/profile", "tests/conformance/test_gloo.py", "tests/conformance/test_ray.py")
+"""Tests of which many are skipped without torch, or ray, so that each way passes for itself."""
 _ALWAYS = (TESTS / "conftest.py", Path(__file__))
 _MADE = {".pyc", ".so"}
 _READ = {"benchmarks", "docs", "examples", "results"}

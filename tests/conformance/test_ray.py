@@ -28,6 +28,9 @@ if find_spec("ray") is None:
     pytest.skip("ray is not installed", allow_module_level=True)
 
 
+SERVERS = ("gcs_server", "raylet/raylet")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def host() -> Iterator[Address]:
     """Keep a channel, and so the cluster, which takes seconds to start."""
@@ -39,6 +42,11 @@ def host() -> Iterator[Address]:
 
 class TestRay(ConformanceSuite):
     backend = "ray"
+
+
+for _law in (1, 2, 3, 4, 14, 20, 23, 24, 25, 26):  # a call of Ray takes a millisecond, and these make thousands
+    _name = next(name for name in dir(ConformanceSuite) if name.startswith(f"test_c{_law:02}_"))
+    setattr(TestRay, _name, pytest.mark.soak(getattr(ConformanceSuite, _name)))
 
 
 _LISTED = """
@@ -97,7 +105,7 @@ with backend.open_reader(address, 0) as reader, backend.open_writer(address) as 
 """
 
 
-@pytest.mark.parametrize("victim", ["head.py", "gcs_server", "raylet/raylet"])
+@pytest.mark.parametrize("victim", ["head.py", *(pytest.param(server, marks=pytest.mark.soak) for server in SERVERS)])
 def test_when_a_process_of_the_cluster_is_killed_everybody_loses_it(alone: Address, victim: str) -> None:
     assert _in_process(_KILLED, alone, victim, str(group_of(alone))).splitlines().count("lost") == 4
 
