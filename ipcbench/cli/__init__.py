@@ -44,6 +44,7 @@ _COMMANDS = {
     "replay": "Replay recorded calls over any transport.",
     "diagnose": "Say which transport is in use, what it costs, and what would help.",
     "profile": "Say where a model's time goes, and what its ranks say to each other.",
+    "hosts": "Work with more than one host; emulate some.",
     "selftest": "Measure how often the verdicts are right here.",
     "new-backend": "Write a package with a transport of your own.",
     "clean": "Remove what killed runs left behind.",

@@ -27,6 +27,8 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.
 _SECONDS |= dict.fromkeys(("m", "min", "mins"), 60.0)
 _MOST_UNITS = 10_000
 _RATIO = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<sign>%?)")
+_BIT_RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<prefix>[kKMGT]?)bit(?:/s|ps)?")
+_BIT_FACTORS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
 _RATE = re.compile(r"(?P<number>\d+(?:\.\d+)?(?:e\d{1,2})?)(?P<unit>[kM]?)(?:/s)?")
 
 
@@ -98,6 +100,25 @@ def parse_rate_per_s(text: str, field: str = "rate") -> float:
     if value <= 0:
         raise ConfigError(field, text, "messages per second, above zero, such as 500, 500/s or 2k/s")
     return value
+
+
+def parse_bits_per_s(text: str, field: str = "rate") -> float:
+    """Return the bits per second in `1Gbit/s`, `100Mbit` or `56kbit/s`; prefixes count by 1000.
+
+    Raises:
+        ConfigError: not a rate of bits, or zero.
+    """
+    match = _BIT_RATE.fullmatch(text.strip())
+    value = float(match["number"]) * _BIT_FACTORS[match["prefix"]] if match else 0.0
+    if value <= 0:
+        raise ConfigError(field, text, "bits per second, above zero, such as 1Gbit/s or 100Mbit/s")
+    return value
+
+
+def format_bits_per_s(value: float) -> str:
+    """Return a rate of bits in the unit that needs few digits."""
+    prefix, factor = next(((p, f) for p, f in (("G", 1e9), ("M", 1e6), ("k", 1e3)) if value >= f), ("", 1.0))
+    return f"{value / factor:g} {prefix}bit/s"
 
 
 def format_bytes(count: int) -> str:

@@ -1,0 +1,1 @@
+"""More than one host: emulated ones, to test and to plan with."""
