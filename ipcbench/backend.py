@@ -467,6 +467,7 @@ class Backend(ABC):
                 f"messages of {channel.max_message_bytes} bytes (at most {can.max_message_bytes})",
             ),
             (channel.wait == "auto" or channel.wait in can.waits, f"wait strategy {channel.wait}"),
+            (can.remote or not channel.host, "channels between hosts"),
         )
         for offered, what in requests:
             if not offered:

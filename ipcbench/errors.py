@@ -4,6 +4,7 @@ IpcbenchError
 ├── ConfigError            a value that was given is wrong: field, value, what is allowed
 ├── UnknownBackend         no backend of that name: lists the known ones
 ├── BackendUnavailable     known, but cannot run here: reason and how to install
+├── HostError              a host cannot take part: which, and why
 ├── Unsupported            the backend lacks a capability that was asked for
 ├── TransportError
 │   ├── TransportTimeout   the time-out passed; nothing was lost, the call may be repeated
@@ -109,6 +110,19 @@ class BackendUnavailable(IpcbenchError):
     def __init__(self, name: str, reason: str, hint: str) -> None:
         super().__init__(f"backend {name!r} is not available: {reason}; {hint}")
         self.name, self.reason, self.hint = self._parts = (name, reason, hint)
+
+
+class HostError(IpcbenchError):
+    """A host cannot take part.
+
+    Attributes:
+        host: its name.
+        reason: why, as the end of the sentence "host a …".
+    """
+
+    def __init__(self, host: str, reason: str) -> None:
+        super().__init__(f"host {host}: {reason}")
+        self.host, self.reason = self._parts = (host, reason)
 
 
 class Unsupported(IpcbenchError):

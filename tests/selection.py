@@ -37,6 +37,7 @@ FAMILIES = tuple(
         "conformance",
         "diagnose",
         "harness",
+        "hosts",
         "profile",
         "replay",
         "ring",

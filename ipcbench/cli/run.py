@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from ipcbench.spec import SweepSpec
 
 
+_NAMING = ("--hosts", "--place")
+"""Options whose values name hosts, which no record keeps."""
 _UNITS = frozenset({"ms", "s", "seconds", "min", "minutes", "h", "B", "KiB", "MiB", "%", "/s"})
 """What stands alone where a space precedes the unit of an option's value."""
 
@@ -87,6 +89,18 @@ class _Run(click.Command):
     shell_complete=a_path("dir"),
     help="Continue an interrupted run; of the options above, only --sample may stand beside it.",
 )
+@click.option(
+    "--hosts",
+    metavar="HOSTS",
+    help="Run the endpoints on other hosts: a,b,c, a hostfile, a TOML inventory, or `slurm`; see docs/hosts.md.",
+)
+@click.option(
+    "--place",
+    default="spread",
+    show_default=True,
+    metavar="RULE",
+    help="Which endpoints on which hosts: spread, pack, or writer=HOST.",
+)
 @format_option(*FORMATS)
 @progress_options
 @click.pass_context
@@ -122,7 +136,7 @@ def command(
     warn_of_code(spec.sample)
     try:
         with progress_display(progress=progress, quiet=quiet) as show:
-            _measure(spec, folder, show, goes_on=resume is not None, command=command_line(context.obj))
+            _measure(spec, folder, show, context.obj, options, goes_on=resume is not None)
     except KeyboardInterrupt:
         is_kept, is_screen = _say_what_is_kept(folder), form == "text" and not full and sys.stdout.isatty()
         if is_kept:
@@ -166,16 +180,38 @@ def _sweep_name(words: tuple[str, ...], given: Mapping[str, Any]) -> str:
     return text
 
 
-def _measure(spec: SweepSpec, folder: Path, show: Show, *, goes_on: bool, command: tuple[str, ...]) -> None:
+def _published(words: Sequence[str]) -> tuple[str, ...]:
+    """Return the command line for the run's record, without the names of hosts."""
+    shown: list[str] = []
+    for word in words:
+        option, _, value = word.partition("=")
+        if shown and shown[-1] in _NAMING:
+            shown.append(_without_host(shown[-1], word))
+        else:
+            shown.append(f"{option}={_without_host(option, value)}" if option in _NAMING and value else word)
+    return command_line(tuple(shown))
+
+
+def _without_host(option: str, value: str) -> str:
+    rule, names_one, _ = value.partition("=")
+    return "HOSTS" if option == "--hosts" else f"{rule}=HOST" if names_one else rule
+
+
+def _measure(
+    spec: SweepSpec, folder: Path, show: Show, words: Sequence[str], options: Mapping[str, Any], *, goes_on: bool
+) -> None:
+    from ipcbench.harness.hosts import HostPlan
     from ipcbench.harness.sweep import run_sweep
+    from ipcbench.hosts.inventory import read_hosts
 
     run_sweep(
         spec,
         folder.parent,
         results_dir=None if goes_on else folder,
         resume=folder if goes_on else None,
-        command=command,
+        command=_published(words),
         on_progress=show,
+        hosts=HostPlan(read_hosts(options["hosts"]), options["place"]) if options["hosts"] else None,
     )
 
 

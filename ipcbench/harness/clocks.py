@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from struct import Struct
+from typing import Any
 
+from ipcbench.util.clock import now_ns
 from ipcbench.util.units import format_duration_ns
 
 MAX_ERROR_RATIO = 0.1
 """One-way latency is refused if the clocks' error is a larger share of its median than this."""
+
+QUESTIONS = 64
+"""How many a comparison of two clocks asks, in a row; the answer with the least delay counts, as in NTP."""
+
+_SECRET_BYTES, _NUMBER_BYTES, _MOST_BYTES = 16, 4, 64
+_TIMES = Struct("<qq")
+_ANSWER_S, _MOST_UNANSWERED = 0.5, 3
 
 _INITIAL_NAMESPACE = "time:[4026531834]"
 """How /proc names the time namespace that Linux starts with; kernels before 5.6 have no other, and do not name it."""
@@ -38,7 +51,9 @@ def clock_identity() -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A clock reads `offset_ns` ± `error_ns` more than the coordinator's; exactly 0 if it is the coordinator's."""
+    """A clock reads `offset_ns` ± `error_ns` more than the reference; exactly 0 if it is the reference: the
+    coordinator's, or between hosts the writer's.
+    """
 
     offset_ns: float = 0.0
     error_ns: float = 0.0
@@ -48,11 +63,75 @@ class Offset:
         """Return what a question and its answer say: their clock was read at some moment between the two."""
         return cls((2 * theirs_ns - asked_ns - answered_ns) / 2, (answered_ns - asked_ns) / 2)
 
+    @classmethod
+    def of_four(cls, asked_ns: int, heard_ns: int, replied_ns: int, answered_ns: int) -> Offset:
+        """Return what a question and its answer say whose times are known at both ends."""
+        offset_ns = ((heard_ns - asked_ns) + (replied_ns - answered_ns)) / 2
+        return cls(offset_ns, ((answered_ns - asked_ns) - (replied_ns - heard_ns)) / 2)
+
     def until(self, later: Offset) -> Offset:
         """Return an offset that covers this one, a later one, and whatever lies between them."""
         low = min(self.offset_ns - self.error_ns, later.offset_ns - later.error_ns)
         high = max(self.offset_ns + self.error_ns, later.offset_ns + later.error_ns)
         return Offset((low + high) / 2, (high - low) / 2)
+
+
+class ClockServer:
+    """Tells other hosts what this process's clock reads, by UDP, from a thread that sleeps unless somebody asks.
+
+    Args:
+        address: IP address of the interface on which to listen.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._socket = _udp(address)
+        self._secret = os.urandom(_SECRET_BYTES)
+        threading.Thread(target=self._serve, name="clock", daemon=True).start()
+
+    def place(self) -> dict[str, Any]:
+        """Return what `ask_clock` needs."""
+        host, port = self._socket.getsockname()[:2]
+        return {"host": host, "port": port, "secret": self._secret}
+
+    def _serve(self) -> None:
+        while True:
+            question, asker = self._socket.recvfrom(2 * _SECRET_BYTES)
+            heard_ns = now_ns()
+            if question[:_SECRET_BYTES] == self._secret:  # whoever does not know it gets no answer
+                with suppress(OSError):
+                    self._socket.sendto(question + _TIMES.pack(heard_ns, now_ns()), asker)
+
+
+def ask_clock(host: str, port: int, secret: bytes) -> Offset | None:
+    """Return the offset of another host's clock to this process's, from the answer of many with the least delay; None
+    if nobody answers: UDP may be blocked.
+    """
+    best: Offset | None = None
+    with _udp(host, connects=port) as asker:
+        asker.settimeout(_ANSWER_S)
+        for number in range(QUESTIONS):
+            question = secret + number.to_bytes(_NUMBER_BYTES, "little")
+            asked_ns = now_ns()
+            try:
+                asker.send(question)
+                answer = asker.recv(_MOST_BYTES)
+            except OSError:
+                if best is None and number >= _MOST_UNANSWERED:
+                    return None
+                continue
+            answered_ns = now_ns()
+            if answer[: len(question)] == question:  # else it came too late
+                heard_ns, replied_ns = _TIMES.unpack(answer[len(question) :])
+                found = Offset.of_four(asked_ns, heard_ns, replied_ns, answered_ns)
+                best = found if best is None or found.error_ns < best.error_ns else best
+    return best
+
+
+def _udp(host: str, connects: int = 0) -> socket.socket:
+    family, _, _, _, place = socket.getaddrinfo(host, connects, type=socket.SOCK_DGRAM)[0]
+    made = socket.socket(family, socket.SOCK_DGRAM)
+    made.connect(place) if connects else made.bind(place)
+    return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,15 +9,15 @@ from typing import Any, Self, cast
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
-from ipcbench.harness.clocks import Clocks, Offset, clock_identity
+from ipcbench.harness.clocks import QUESTIONS, Clocks, Offset, clock_identity
+from ipcbench.hosts.remote import HostsLaunch
 from ipcbench.machine.cgroup import memory_kills_count, memory_limit_bytes
 from ipcbench.processes.control_channel import EXIT, ControlConnection, Switchboard
 from ipcbench.processes.launch import LAUNCH_S, gather, launch
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 from ipcbench.util.units import format_bytes
 
-_VERBS = "ipcbench.harness.worker:Worker"
-_CLOCK_QUESTIONS = 64
+VERBS = "ipcbench.harness.worker:Worker"
 _MOST_NAMED = 4
 """Roles that did not answer; further ones are counted."""
 _ROOT = Path("/")
@@ -41,6 +41,12 @@ class Group:
         roles: names of the processes in errors; by default writer, reader-0, reader-1 …
         python: another interpreter than this process's, which runs them by its own code.
         verbs: MODULE:FACTORY of what they can be asked; `clock` must be among it.
+        on_hosts: the launch of all of them, if they are started on other hosts.
+        addresses: IP address of each worker's host, if clocks of hosts are to be compared.
+
+    Attributes:
+        is_here: whether they run on this host.
+        pids: process ID of each worker on its host, by its number.
 
     Raises:
         BackendUnavailable: the launcher is missing.
@@ -53,13 +59,20 @@ class Group:
         switchboard: Switchboard,
         roles: tuple[str, ...] = (),
         python: str | None = None,
-        verbs: str = _VERBS,
+        verbs: str = VERBS,
+        on_hosts: HostsLaunch | None = None,
+        addresses: tuple[str, ...] = (),
     ) -> None:
         self.endpoints = readers + 1
         self._roles = roles or tuple(map(role_of, range(readers + 1)))
         self._memory_kills_count = memory_kills_count(_ROOT)
         self._switchboard = switchboard
-        self._launch = launch(launcher, range(self.endpoints), switchboard, verbs, python=python, forked=python is None)
+        self._launch = on_hosts or launch(
+            launcher, range(self.endpoints), switchboard, verbs, python=python, forked=python is None
+        )
+        self.is_here = on_hosts is None
+        self._addresses = addresses
+        self._clock_places: dict[int, dict[str, Any]] = {}
         self.pids: dict[int, int] = {}
         self._channels: dict[int, ControlConnection] = {}
         self.probed: tuple[tuple[int, ...] | None, float | None] = (None, None)
@@ -103,13 +116,28 @@ class Group:
         if len(set(self._clocks)) == 1:
             return Clocks(self._clocks)
         first = {name: index for index, name in reversed(list(enumerate(self._clocks)))}
+        if self._addresses:
+            return Clocks(self._clocks, {name: self._offset_to_writer(index) for name, index in first.items()})
         offsets = {name: Offset() if name == self._our_clock else self._offset(first[name]) for name in first}
         return Clocks(self._clocks, offsets)
+
+    def _offset_to_writer(self, index: int) -> Offset:
+        """Return the offset of a worker's clock to the writer's, by the shortest way between their hosts."""
+        if not index:
+            return Offset()
+        if index not in self._clock_places:
+            question = {"do": "clock place", "address": self._addresses[index]}
+            self._clock_places[index] = self.ask_one(index, question, _CLOCK_S)["place"]
+        answer = self.ask_one(0, {"do": "ask clock", **self._clock_places[index]}, _CLOCK_S)
+        if answer["offset_ns"] is not None:
+            return Offset(answer["offset_ns"], answer["error_ns"])
+        theirs, writers = self._offset(index), self._offset(0)
+        return Offset(theirs.offset_ns - writers.offset_ns, theirs.error_ns + writers.error_ns)
 
     def _offset(self, index: int) -> Offset:
         """Return the offset of a worker's clock, from the answer with the least delay (as NTP does)."""
         offsets = []
-        for _ in range(_CLOCK_QUESTIONS):
+        for _ in range(QUESTIONS):
             asked = now_ns()
             theirs = self.ask_one(index, {"do": "echo"}, _CLOCK_S)["clock_ns"]
             offsets.append(Offset.of_exchange(asked, theirs, now_ns()))
@@ -188,6 +216,8 @@ class Group:
 
     def all_pids(self) -> set[int]:
         """Return the process IDs of all of the group's processes on this host, a launcher included."""
+        if not self.is_here:
+            return set()
         return {*self.pids.values(), *(process.pid for process in self._launch.started)}
 
     def end(self) -> None:

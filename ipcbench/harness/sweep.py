@@ -13,7 +13,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -24,16 +24,17 @@ from ipcbench.errors import IpcbenchError, StoreError
 from ipcbench.harness.digest import failed_trial
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
+from ipcbench.harness.hosts import HostPlan, Hosts, started_hosts
 from ipcbench.harness.patterns.call_trial import CallTrial
 from ipcbench.harness.patterns.trial import PatternTrial, roles_of
 from ipcbench.harness.placement import allowed_cores, cores_for
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.prepare import PreparedPayload, prepare_payload, require_memory
 from ipcbench.harness.schedule import Cell, Schedule
-from ipcbench.harness.trial import Trial, TrialOutcome
+from ipcbench.harness.trial import Trial, TrialOutcome, watch_machines
 from ipcbench.harness.variants import Contender, Field, settle
 from ipcbench.machine.cgroup import memory_limit_bytes
-from ipcbench.machine.describe import ConditionsProbe, describe_machine, describe_versions, usable_cores
+from ipcbench.machine.describe import describe_machine, describe_versions, usable_cores
 from ipcbench.machine.identity import differences, machine_differences
 from ipcbench.processes.control_channel import HOST_VARIABLE, Switchboard
 from ipcbench.processes.neighbours import busy_neighbours
@@ -95,6 +96,7 @@ def run_sweep(
     command: tuple[str, ...] = (),
     on_progress: Listener | None = None,
     stall_s: float = STALL_S,
+    hosts: HostPlan | None = None,
 ) -> Path:
     """Carry out a sweep and return the folder of its results.
 
@@ -107,9 +109,10 @@ def run_sweep(
         command: command line that would repeat this, for the record.
         on_progress: called after every trial.
         stall_s: longest wait of a single read or write.
+        hosts: the hosts on which to run the endpoints; None runs all of them here.
 
     Raises:
-        UnknownBackend, BackendUnavailable, Unsupported, ConfigError: before anything is measured.
+        UnknownBackend, BackendUnavailable, Unsupported, ConfigError, HostError: before anything is measured.
         StoreError: the folder cannot be written, or is not a run that can be continued: it may have been measured on
             another machine, or with other versions.
         KeyboardInterrupt: passed on once all results are stored and all processes have ended.
@@ -118,15 +121,32 @@ def run_sweep(
     finished = stored.all_trials if stored else ()
     if stored is not None:
         sweep = replace(stored_sweep(stored), sample=sweep.sample)
-    _require_room(sweep)
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
-    settled = settle(sweep, payloads)
     where = results_dir or results_root / new_run_id()
-    info = RunInfo(
-        run_id=where.name,
+    with ExitStack() as held:
+        many: Hosts | None = None
+        if hosts is None:
+            _require_room(sweep)
+        else:
+            many = held.enter_context(started_hosts(hosts, sweep, [each.payload_bytes for each in payloads]))
+        settled = settle(sweep, payloads) if many is None else many.settle(sweep)
+        info = replace(_described(sweep, payloads, settled, many), run_id=where.name, command=command)
+        if stored is not None:
+            _require_unchanged(stored, info)
+        writer = RunWriter.resume(resume) if resume else RunWriter.create(where, info)
+        with writer:
+            run = _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s, many)
+            run.carry_out()
+    return writer.path
+
+
+def _described(sweep: SweepSpec, payloads: Sequence[PreparedPayload], settled: Field, hosts: Hosts | None) -> RunInfo:
+    """Return what a run that begins now says of itself."""
+    return RunInfo(
+        run_id="",
         schema_version=SCHEMA_VERSION,
         started_unix_s=time.time(),
-        command=command,
+        command=(),
         sweep=replace(sweep, sample=without_folders(sweep.sample)).as_dict(),
         payloads=tuple(payload.as_dict() for payload in payloads),
         machine=describe_machine(),
@@ -135,13 +155,9 @@ def run_sweep(
         floor=measure_floor(payload.payload_bytes for payload in payloads),
         variant_versions=settled.versions,
         capabilities=settled.capabilities(),
+        hosts=hosts.facts() if hosts else (),
+        place=hosts.plan.without_names() if hosts else "",
     )
-    if stored is not None:
-        _require_unchanged(stored, info)
-    writer = RunWriter.resume(resume) if resume else RunWriter.create(where, info)
-    with writer:
-        _Run(sweep, payloads, settled, writer, finished, on_progress or (lambda _: None), stall_s).carry_out()
-    return writer.path
 
 
 def _require_room(sweep: SweepSpec) -> None:
@@ -181,6 +197,7 @@ class _Run:
     finished: tuple[TrialResult, ...]
     tell: Listener
     stall_s: float
+    hosts: Hosts | None = None
     schedule: Schedule = field(init=False)
     started_s: float = field(default_factory=time.monotonic)
     done: int = 0
@@ -208,7 +225,7 @@ class _Run:
         for name, reason in self.writer.info.skipped.items():
             self._tell(0, name, "left out", f"{name} is left out: {reason}")
         try:
-            with RunDir() as run_dir, self._switchboard(run_dir) as switchboard:
+            with self._run_dir() as run_dir, self._switchboard(run_dir) as switchboard:
                 self._keep_contents(run_dir)
                 whole = True
                 while whole and not self._is_complete(rounds_done):
@@ -228,19 +245,31 @@ class _Run:
                 for number, content in enumerate(payload.contents)
             ]
 
+    def _run_dir(self) -> AbstractContextManager[RunDir]:
+        return nullcontext(self.hosts.run_dir) if self.hosts else RunDir()
+
     @contextmanager
     def _switchboard(self, run_dir: RunDir) -> Iterator[Switchboard]:
+        if self.hosts is not None:
+            try:
+                yield self.hosts.switchboard
+            finally:
+                self._kill_groups()
+            return
         switchboard = Switchboard(run_dir.path, os.environ.get(HOST_VARIABLE))
         try:
             for process in self.settled.processes:
                 process.start(switchboard)
             yield switchboard
         finally:
-            for group in self.groups.values():
-                group.kill()
+            self._kill_groups()
             for process in self.settled.processes:
                 process.kill()
             switchboard.close()
+
+    def _kill_groups(self) -> None:
+        for group in self.groups.values():
+            group.kill()
 
     def _is_complete(self, rounds_done: int) -> bool:
         """Return whether all rounds are done and all medians are as precise as asked."""
@@ -392,6 +421,8 @@ class _Run:
     def _start(self, contender: Contender, switchboard: Switchboard) -> Group:
         """Start as many processes as the largest channel of the sweep has endpoints."""
         peers = self.sweep.most_readers + self.sweep.most_writers - 1
+        if self.hosts is not None:
+            return self.hosts.start_group(peers)
         roles = roles_of(self.sweep.pattern, peers)
         return Group(contender.launcher, peers, switchboard, roles, contender.python)
 
@@ -431,8 +462,7 @@ def _run_together(runs: Sequence[Trial], meanwhile: Callable[[], None]) -> list[
     All open and close at the same time. Between that, one works at a time; warm-ups, too, since an endpoint learns in
     them how to wait, see `ipcbench.sync.wait.Attempts`.
     """
-    machine = ConditionsProbe()
-    machine.start({os.getpid()}.union(*(run.pids for run in runs)))
+    machine = watch_machines(runs)
     try:
         for run in runs:
             run.open()
@@ -454,7 +484,7 @@ def _run_together(runs: Sequence[Trial], meanwhile: Callable[[], None]) -> list[
     finally:
         for run in runs:
             run.release()
-    load = machine.stop()
+    load = machine()
     return [run.outcome(load) for run in runs]
 
 

@@ -13,6 +13,7 @@ from ipcbench.errors import IpcbenchError, WorkerTimeout
 from ipcbench.harness.clocks import Clocks, Offset
 from ipcbench.harness.digest import Column, Digest, failed_trial, judge
 from ipcbench.harness.group import Group
+from ipcbench.harness.hosts import HostChannels
 from ipcbench.harness.placement import allowed_cores, cores_for, make_probe_file, probe_length
 from ipcbench.harness.plan import Plan
 from ipcbench.harness.variants import Contender
@@ -65,6 +66,7 @@ class Trial:
         contents: paths of files with what to send, if the writer cannot make it.
 
     Attributes:
+        hosts: those of the run, if it has several.
         neighbour_pids: the busy processes that it asked for; the caller sets them before the first step.
     """
 
@@ -88,7 +90,9 @@ class Trial:
         self._inline = contender.launcher == "inline"
         self._made_by_worker = contender.launcher in {"inline", "fork"}
         self._cores = cores_for(plan.trial.pin, plan.trial.endpoints_count, allowed_cores())
-        self._oversubscribed = plan.trial.endpoints_count > usable_cores
+        self.hosts = contender.maker.hosts if isinstance(contender.maker, HostChannels) else None
+        endpoints = plan.trial.endpoints_count
+        self._oversubscribed = self.hosts.are_oversubscribed(endpoints) if self.hosts else endpoints > usable_cores
         self._addresses: list[Address] = []
         self._answers: dict[int, dict[str, Any]] = {}
         self._probes: tuple[float | None, float | None] = (None, None)
@@ -101,8 +105,7 @@ class Trial:
 
     def run(self) -> TrialOutcome:
         """Measure the trial on its own and return its outcome."""
-        machine = ConditionsProbe()
-        machine.start({os.getpid(), *self.pids})
+        machine = watch_machines([self])
         try:
             self.open()
             self.opened()
@@ -112,7 +115,7 @@ class Trial:
             self.closed()
         finally:
             self.release()
-        return self.outcome(machine.stop())
+        return self.outcome(machine())
 
     def open(self) -> None:
         """Have the endpoints open."""
@@ -188,6 +191,11 @@ class Trial:
         return {*self._group.all_pids(), *self.neighbour_pids}
 
     @property
+    def pids_on_hosts(self) -> dict[int, int]:
+        """Process IDs on their hosts, by the number of the endpoint."""
+        return self._group.pids
+
+    @property
     def spec(self) -> TrialSpec:
         """The trial."""
         return self._trial
@@ -241,14 +249,20 @@ class Trial:
     def _open(self) -> None:
         for channel in self._channels():
             self._addresses.append(self._create(channel))  # one by one: `release` must know each that exists
-        self._group.tell(self._to_all(self._open_request()))
+        request = self._open_request()
+        questions = {index: {**each, **self._addresses_for(index)} for index, each in self._to_all(request).items()}
+        self._group.tell(questions)
+
+    def _addresses_for(self, index: int) -> dict[str, Any]:
+        """Return the channels' addresses as an endpoint needs them."""
+        maker = self._maker
+        seen = [maker.seen_by(each, index) if isinstance(maker, HostChannels) else each for each in self._addresses]
+        address, *back = (each.as_dict() for each in seen)
+        return {"address": address, "back": back}
 
     def _open_request(self) -> dict[str, Any]:
-        address, *back = (each.as_dict() for each in self._addresses)
         return {
             "do": "open",
-            "address": address,
-            "back": back,
             "plan": self._plan.as_dict(),
             "cores": self._cores,
             "contents": self._contents,
@@ -327,7 +341,7 @@ class Trial:
 
     @property
     def _asks_probe(self) -> bool:
-        return not (self._inline or self._trial.neighbours or self._trial.look)
+        return self._group.is_here and not (self._inline or self._trial.neighbours or self._trial.look)
 
     def _cores_now(self) -> tuple[int, ...] | None:
         """Return the cores on which writer and reader 0 ran last; None if the system does not tell."""
@@ -415,3 +429,14 @@ def waiting_ratio(result: TrialResult) -> float:
     lasted_s = (result.writer.last_ns - result.writer.first_ns) / 1e9
     window_s = result.spec.window_s if result.spec.turns > 1 else lasted_s
     return min(1.0, longest_wait_s(result.endpoints) / window_s) if window_s > 0 else 0.0
+
+
+def watch_machines(trials: Sequence[Trial]) -> Callable[[], MachineLoad]:
+    """Begin to watch what the machines do on which trials run; return what ends that and returns it."""
+    hosts = trials[0].hosts
+    if hosts is not None:
+        hosts.watch([trial.pids_on_hosts for trial in trials])
+        return hosts.watched
+    machine = ConditionsProbe()
+    machine.start({os.getpid()}.union(*(trial.pids for trial in trials)))
+    return machine.stop

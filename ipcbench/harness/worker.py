@@ -17,8 +17,8 @@ from select import select
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ipcbench.backend import Address, Backend, Endpoint
-from ipcbench.errors import IpcbenchError
-from ipcbench.harness.clocks import clock_identity
+from ipcbench.errors import ConfigError, IpcbenchError
+from ipcbench.harness.clocks import ClockServer, ask_clock, clock_identity
 from ipcbench.harness.floor import own_loop_ns
 from ipcbench.harness.patterns.parts import Offering, Taken, Taking
 from ipcbench.harness.pingpong import Pinged, PingPart, Ponged, PongPart
@@ -26,6 +26,7 @@ from ipcbench.harness.placement import ping_pong_ns
 from ipcbench.harness.plan import SILENCE_NS, Plan
 from ipcbench.harness.reading import ReaderPart, Received
 from ipcbench.harness.writing import WriterPart, Written
+from ipcbench.machine.describe import ConditionsProbe
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec, TrialSpec
 from ipcbench.util.clock import now_ns
@@ -42,6 +43,15 @@ _KEPT_SIZE = 20_000
 AnyEndpoint = TypeVar("AnyEndpoint", bound=Endpoint)
 
 
+Verb = TypeVar("Verb", bound=Callable[..., dict[str, Any]])
+
+
+def verb(function: Verb) -> Verb:
+    """Let a worker be asked to call this function of a layer above: with the worker and the request."""
+    function.is_verb = True  # type: ignore[attr-defined]
+    return function
+
+
 class Worker:
     """Process number `index` of a group: 0 writes, i + 1 is reader i.
 
@@ -55,9 +65,12 @@ class Worker:
         self.index = index
         self.endpoints: list[Endpoint] = []
         self._part: WriterPart | ReaderPart | PingPart | PongPart | None = None
+        self._conditions = ConditionsProbe()
         self._pattern_part: Offering | Taking | Serving | Calling | None = None
         self.verbs: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "clock": lambda _: {"clock": clock_identity()},
+            "clock place": self._clock_place,
+            "ask clock": self._ask_clock,
             "echo": lambda _: {"clock_ns": now_ns()},
             "create": self._create,
             "destroy": self._destroy,
@@ -73,6 +86,9 @@ class Worker:
             "finish": self._finish,
             "call": self._call,
             "close": self._close,
+            "describe": self._describe,
+            "watch": self._watch,
+            "watched": self._watched,
         }
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -83,6 +99,14 @@ class Worker:
             return {"ok": False, "error": type(error).__name__, "text": str(error)}
         except Exception as error:  # a bug in a backend fails its trial, with the place
             return {"ok": False, "error": type(error).__name__, "text": f"{error} ({_place(error)})"}
+
+    def _clock_place(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Let other hosts ask this process's clock."""
+        return {"place": ClockServer(request["address"]).place()}
+
+    def _ask_clock(self, request: dict[str, Any]) -> dict[str, Any]:
+        offset = ask_clock(request["host"], request["port"], request["secret"])
+        return {"offset_ns": offset and offset.offset_ns, "error_ns": offset and offset.error_ns}
 
     def _create(self, request: dict[str, Any]) -> dict[str, Any]:
         """Create a channel: of a backend whose channels exist only within one process, or of a variant."""
@@ -164,9 +188,14 @@ class Worker:
         return {}
 
     def _call(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Call a function of a layer above, named as `module:function`, with this worker and the request."""
+        """Call a verb of a layer above, named as `module:function`, with this worker and the request."""
         module_name, _, name = request["function"].partition(":")
-        answer: dict[str, Any] = getattr(import_module(module_name), name)(self, request)
+        if not module_name.startswith(f"{__package__.partition('.')[0]}."):  # to import a module is to run it
+            raise ConfigError("function", request["function"], "a verb of this package")
+        function = getattr(import_module(module_name), name, None)
+        if function is None or not getattr(function, "is_verb", False):
+            raise ConfigError("function", request["function"], "a function that is marked as a verb")
+        answer: dict[str, Any] = function(self, request)
         return answer
 
     def hold(self, endpoint: AnyEndpoint) -> AnyEndpoint:
@@ -223,6 +252,19 @@ class Worker:
     def _any_part(self) -> WriterPart | ReaderPart | PingPart | PongPart:
         assert self._part is not None  # noqa: S101 - the coordinator opens first
         return self._part
+
+    def _describe(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Say what this host is and which backends it can run."""
+        from ipcbench.harness.keeping import describe_host  # with NumPy, which no endpoint needs
+
+        return describe_host(request)
+
+    def _watch(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._conditions.start(request["pids"])
+        return {}
+
+    def _watched(self, _: dict[str, Any]) -> dict[str, Any]:
+        return {"load": list(self._conditions.stop())}
 
     def _close(self, _: dict[str, Any]) -> dict[str, Any]:
         self._part = self._pattern_part = None

@@ -54,8 +54,12 @@ class ControlConnection:
         Raises:
             TrialError: the other side is gone.
         """
+        self.send_packed(msgpack.packb(message, use_bin_type=True))
+
+    def send_packed(self, message: bytes) -> None:
+        """Send a message that another connection's `receive_packed` returned; see `send`."""
         try:
-            self._connection.send_bytes(msgpack.packb(message, use_bin_type=True))
+            self._connection.send_bytes(message)
         except OSError as error:
             raise TrialError(f"the control channel broke: {error}") from error
 
@@ -69,12 +73,29 @@ class ControlConnection:
         try:
             if not self._connection.poll(timeout_s):
                 raise WorkerTimeout(f"no answer on the control channel within {timeout_s:.1f} s")
-            message: dict[str, Any] = msgpack.unpackb(self._connection.recv_bytes(), raw=False)
         except (EOFError, OSError) as error:
             raise TrialError("the other side of the control channel is gone") from error
+        try:
+            message: dict[str, Any] = msgpack.unpackb(self.receive_packed(), raw=False)
         except (msgpack.UnpackException, ValueError) as error:
             raise TrialError(f"the control channel carried something that is not a message: {error}") from error
         return message
+
+    def receive_packed(self) -> bytes:
+        """Wait for the next message and return it as it is.
+
+        Raises:
+            TrialError: the other side is gone.
+        """
+        try:
+            return self._connection.recv_bytes()
+        except (EOFError, OSError) as error:
+            raise TrialError("the other side of the control channel is gone") from error
+
+    def hang_up(self) -> None:
+        """Let the other side, and whoever waits here in another thread, see the end."""
+        with suppress(OSError), socket.socket(fileno=os.dup(self.fileno())) as connected:
+            connected.shutdown(socket.SHUT_RDWR)
 
     def fileno(self) -> int:
         """Return the descriptor, for waiting on several channels at once."""
@@ -87,6 +108,12 @@ class ControlConnection:
     let_go = close
 
 
+def connected_pair() -> tuple[ControlConnection, ControlConnection]:
+    """Return the two ends of a connection within this process."""
+    ends = [ControlConnection(Connection(end.detach())) for end in socket.socketpair()]
+    return ends[0], ends[1]
+
+
 class Switchboard:
     """The coordinator's listening end; a context manager.
 
@@ -96,10 +123,11 @@ class Switchboard:
     Args:
         directory: where to create the Unix socket.
         host: listen on this interface by TCP instead, for workers on other hosts.
+        key: which workers must know; by default, a new one.
     """
 
-    def __init__(self, directory: Path, host: str | None = None) -> None:
-        self._key = os.urandom(32)
+    def __init__(self, directory: Path, host: str | None = None, *, key: bytes | None = None) -> None:
+        self._key = os.urandom(32) if key is None else key
         self._path = directory / "control"
         self._socket = socket.socket(socket.AF_UNIX if host is None else socket.AF_INET)
         try:
@@ -146,6 +174,10 @@ class Switchboard:
         if isinstance(admitted, OSError):
             raise admitted
         return admitted
+
+    def admit(self, connection: ControlConnection) -> None:
+        """Let a worker in that someone else has checked: on its host."""
+        self._admitted.put(connection)
 
     def expect(self, token: str) -> None:
         """Keep the workers of that launch, from now on, while others are waited for."""

@@ -17,7 +17,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, WorkerTimeout
@@ -270,11 +270,12 @@ def launch(
     environment: Mapping[str, str] | None = None,
     python: str | None = None,
     forked: bool = False,
+    token: str = "",
 ) -> Launch:
     """Start workers that will connect to the switchboard; they can import what this process can import.
 
     Args:
-        launcher: how; all but `spawn` number the workers themselves, from 0.
+        launcher: how; `mpiexec` and `inline` number the workers themselves, from 0.
         indices: numbers of the workers.
         switchboard: where they connect to.
         verbs: `module:factory` of what they can do; see ipcbench/processes/worker.py.
@@ -284,6 +285,7 @@ def launch(
         forked: whether those that are spawned are forks of one process, which has imported everything before: twelve
             processes then take 0.6 s of CPU time to start and end in place of 1.5 s. Linux only, else it is ignored.
             Those of the launcher `fork` always are; that process makes their channels (ipcbench/sync/parent.py).
+        token: by which its workers say whose they are, if others of this launch are on other hosts; else a new one.
 
     Raises:
         BackendUnavailable: the launcher is missing.
@@ -292,13 +294,13 @@ def launch(
     ended, ending = map(os.fdopen, os.pipe(), ("rb", "wb")) if forked else (None, None)
     worker = ["-m", "ipcbench.processes.worker", "--verbs", verbs, "--control", switchboard.address]
     worker += ["--bound"] if bound else []
-    worker += ["--fork", str(len(indices)), "--ended", str(ending.fileno())] if ending else []
+    worker += ["--fork", ",".join(map(str, indices)), "--ended", str(ending.fileno())] if ending else []
     worker += ["--parent"] if launcher == "fork" else []
     commands = _commands(launcher, indices, python, worker, forked=forked)
     variables = other_environment() if python else own_environment()
     variables |= {**switchboard.environment(), **(environment or {})}
     variables |= _mpi_environment() if launcher == "mpiexec" else {}
-    variables[LAUNCH_VARIABLE] = token = secrets.token_hex(8)
+    variables[LAUNCH_VARIABLE] = token = token or secrets.token_hex(8)
     output: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `kill`
     started = [
         subprocess.Popen(
@@ -318,8 +320,24 @@ def launch(
     return Launch(launcher, indices, started, output, switchboard.address, token, ended)
 
 
+class Launched(Protocol):
+    """The processes of one launch, here or on other hosts; see `Launch`."""
+
+    launcher: Launcher
+    token: str
+
+    @property
+    def indices(self) -> Sequence[int]:
+        """Numbers of its workers."""
+
+    def first_dead(self) -> int | None: ...
+    def crashed(self, index: int, name: str) -> WorkerCrashed: ...
+    def last_words(self) -> str: ...
+    def kill(self) -> None: ...
+
+
 def gather(
-    switchboard: Switchboard, launches: Sequence[Launch], names: Mapping[int, str], timeout_s: float = LAUNCH_S
+    switchboard: Switchboard, launches: Sequence[Launched], names: Mapping[int, str], timeout_s: float = LAUNCH_S
 ) -> dict[int, tuple[int, ControlConnection]]:
     """Wait until all workers of the launches have connected; kill them all if they do not. Meanwhile, the switchboard
     keeps those of other launches.
@@ -370,7 +388,7 @@ def gather(
     return workers
 
 
-def _require_launchers(launches: Sequence[Launch], names: Mapping[int, str]) -> None:
+def _require_launchers(launches: Sequence[Launched], names: Mapping[int, str]) -> None:
     """Raise WorkerCrashed if an MPI launcher has ended: its ranks outlive it, and nobody would wait for their end."""
     for group in launches:
         if group.launcher == "mpiexec" and (dead := group.first_dead()) is not None:

@@ -44,14 +44,17 @@ def require_room_for_sockets() -> None:
 class RunDir:
     """A run's private directory and its token; a context manager that leaves nothing behind.
 
+    Args:
+        token: the run's if it has one on another host; by default, a new one.
+
     Attributes:
         token: what every name of this run begins with, `ipcb-` and eight random hexadecimal digits.
         path: the directory.
         probe_count: how far the placement probe's counter has got.
     """
 
-    def __init__(self) -> None:
-        self.token = f"{NAME_PREFIX}{secrets.token_hex(4)}"
+    def __init__(self, token: str = "") -> None:
+        self.token = token or f"{NAME_PREFIX}{secrets.token_hex(4)}"
         self.path = temporary_folder() / f"{self.token}{RUN_SUFFIX}"
         self.probe_count = 0
         self._channels = 0

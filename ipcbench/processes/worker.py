@@ -1,7 +1,7 @@
 """The worker shell: a process that connects to its coordinator and answers requests until it is told to exit.
 
     python -m ipcbench.processes.worker --verbs MODULE:FACTORY --control ADDRESS
-        [--index N | --together N | --fork N --ended FD [--parent]] [--bound]
+        [--index N | --together N | --fork N,N… --ended FD [--parent]] [--bound]
 
 The layer above brings the verbs: `FACTORY(index)` returns the `Dispatcher` of one worker. When the coordinator is gone,
 however it went, the process ends at once, whatever its main thread is busy with. SIGUSR1 makes it write the stacks of
@@ -50,15 +50,15 @@ class Dispatcher(Protocol):
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Serve as one worker; with `--together N` as N workers, each a thread with its own connection; with `--fork N` as
-    the parent of N workers.
+    """Serve as one worker; with `--together N` as N workers, each a thread with its own connection; with `--fork 0,1`
+    as the parent of these workers.
     """
     parser = argparse.ArgumentParser(prog="ipcbench.processes.worker")
     parser.add_argument("--verbs", required=True, help="MODULE:FACTORY of the dispatcher")
     parser.add_argument("--control", required=True, help="the coordinator's address")
     parser.add_argument("--index", type=int, help="number in the group; without it, the MPI launcher's rank")
     parser.add_argument("--together", type=int, default=0, help="how many workers share this process")
-    parser.add_argument("--fork", type=int, default=0, help="how many workers to fork when all is imported")
+    parser.add_argument("--fork", type=_numbers, help="numbers of the workers to fork when all is imported: 0,1,2")
     parser.add_argument("--parent", action="store_true", help="make the channels of these, which have no address")
     parser.add_argument("--ended", type=int, help="descriptor of a pipe to which to write how each of these ended")
     parser.add_argument("--bound", action="store_true", help="end also when the thread that started this process ends")
@@ -112,13 +112,17 @@ def _serve_together(address: str, count: int, first: ControlConnection, make: Ca
         thread.join()
 
 
-def _fork(count: int, ended: int, parent: Parent | None) -> int:
-    """Fork `count` workers and return its number in each. The parent only waits for them; SIGTERM makes it kill them,
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def _fork(indices: list[int], ended: int, parent: Parent | None) -> int:
+    """Fork workers and return its number in each. The parent only waits for them; SIGTERM makes it kill them,
     so that no orphan is left that nobody reaps. As a `parent` it also makes and hands over what they ask for.
     """
     gc.freeze()  # nothing of what they share is looked through, and thereby copied
     children: dict[int, int] = {}
-    for index in range(count):
+    for index in indices:
         child = parent.fork() if parent else os.fork()
         if not child:
             os.close(ended)

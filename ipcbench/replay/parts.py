@@ -22,7 +22,7 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from ipcbench.backend import Address, Reader, Writer
 from ipcbench.errors import IntegrityError
-from ipcbench.harness.worker import Worker
+from ipcbench.harness.worker import Worker, verb
 from ipcbench.registry import get_backend
 from ipcbench.replay.work import BY_TIME, Work
 from ipcbench.util.clock import now_ns
@@ -188,6 +188,7 @@ class ServerPart(Part):
         return results
 
 
+@verb
 def open_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Open this process's endpoints, in the order that both sides of a channel keep; the last process is the server."""
     backend = get_backend(request["backend"])()
@@ -203,6 +204,7 @@ def open_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+@verb
 def run_part(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Carry out lists of calls on the open endpoints; answers with columns of int64, as bytes, for each list."""
     writers = [endpoint for endpoint in worker.endpoints if isinstance(endpoint, Writer)]

@@ -313,6 +313,10 @@ class RunInfo:
     """Variant → versions of its Python, its ipcbench and the packages that it uses; empty without variants."""
     capabilities: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Backend that was named as `module:Class` → `Capabilities.as_dict()`: reading a run imports no such module."""
+    hosts: tuple[Mapping[str, Any], ...] = ()
+    """Of a run on several hosts, each one's `machine`, `versions` and `floor`; their names are not kept."""
+    place: str = ""
+    """Which endpoints ran on which of them: `spread`, `pack`, or `writer=host N`."""
 
     @property
     def planned_backends(self) -> tuple[str, ...]:

@@ -50,6 +50,8 @@ class ChannelSpec:
     come and go, and `depth` is how many messages each of them may hold that it has not finished."""
     writers: int = 1
     """Exact number of writers; above 1 for a fan-in only."""
+    host: str = ""
+    """Where processes on other hosts reach this one, a name or an IP address; empty for a channel of one host."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -63,6 +65,8 @@ class ChannelSpec:
         require_choice("wait", self.wait, WAIT_STRATEGIES)
         require_choice("pattern", self.pattern, PATTERNS)
         self._require_pattern()
+        if not isinstance(self.host, str) or not (self.host.isprintable() and " " not in self.host):
+            raise ConfigError("host", self.host, "the name or the IP address of this host, or nothing")
         if not isinstance(self.processes, tuple) or (self.processes and len(set(self.processes)) != self.readers + 1):
             raise ConfigError("processes", self.processes, f"a tuple of {self.readers + 1} different numbers, or none")
         numbers = tuple(whole_number("processes", number, 0, 2**31) for number in self.processes)

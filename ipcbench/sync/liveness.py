@@ -5,6 +5,7 @@ An endpoint that closes leaves a note, a file, beside its lock. A released lock 
 
 from __future__ import annotations
 
+import select
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -13,12 +14,14 @@ from ipcbench.backend import Address
 from ipcbench.errors import EndOfStream
 from ipcbench.sync.directory import as_transport_errors, channel_directory, channel_file, write_private
 from ipcbench.sync.locks import lock_endpoint, was_released
-from ipcbench.util.clock import now_ns
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 CHECK_NS = 100_000_000
 """Interval between two checks of the peers; a death is noticed within two of these."""
 
 _CHECKS_TO_DEATH = 2
+_NEWS_S, _NEWS_LOOK_S = 3.0, 0.005
+"""How long news from another host may take, and how often to look for them."""
 
 
 def note_path(address: Address, role: str) -> Path:
@@ -75,6 +78,17 @@ class Liveness:
         """Raise EndOfStream if the writer has closed without a message, maybe before it could be found."""
         if self.note_of("writer") == "unused":
             raise EndOfStream(f"channel {self.directory.name!r} was closed without a message")
+
+    def note_at_end(self, role: str) -> str | None:
+        """Return what `note_of` does, of an endpoint whose connection has ended. Between hosts the note may still be on
+        its way: this waits for it, or for the news that the endpoint died.
+        """
+        deadline = deadline_ns(_NEWS_S)
+        while (note := self.note_of(role)) is None and self._address.channel.host and remaining_s(deadline):
+            if was_released(self.directory, role):
+                return self.note_of(role)  # which came before that
+            select.select((), (), (), _NEWS_LOOK_S)
+        return note
 
     def is_current(self) -> bool:
         """Return whether the channel is still the one that this endpoint was opened in."""

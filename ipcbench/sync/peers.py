@@ -13,6 +13,15 @@ from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.locks import reader_role
 from ipcbench.sync.ownership import Owned
 
+_FAR_CREDIT_BYTES, _FAR_COUNT = 2**23, 512
+
+
+def far_count(channel: ChannelSpec) -> int:
+    """Return how many messages may be under way in a channel between hosts, at least its depth: as many as 1 Gbit/s
+    sends in twice a round trip of 33 ms.
+    """
+    return max(channel.depth, min(_FAR_COUNT, _FAR_CREDIT_BYTES // max(1, channel.max_message_bytes)))
+
 
 class PeerEndpoint(Owned, Endpoint):
     """An endpoint: how it opens, fails, and is closed."""

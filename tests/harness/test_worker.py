@@ -16,6 +16,7 @@ import pytest
 from ipcbench.backends.null import Null
 from ipcbench.errors import BackendUnavailable
 from ipcbench.harness.group import Group
+from ipcbench.harness.worker import Worker
 from ipcbench.processes.control_channel import EXIT, Switchboard
 from ipcbench.processes.launch import MPIEXEC_VARIABLE
 from ipcbench.processes.worker import LAUNCH_VARIABLE, ORPHANED, RANK_VARIABLES
@@ -110,3 +111,11 @@ def test_a_missing_mpiexec_is_the_same_error_for_both_and_skips_laws(
     monkeypatch.delenv("IPCBENCH_EXPECT", raising=False)
     with pytest.raises(unittest.SkipTest, match="no mpiexec"):
         Bound().check("C1")
+
+
+@pytest.mark.parametrize(
+    "function", ["os:getcwd", "ipcbench.util.files:temporary_folder", "ipcbench.replay.parts:none"]
+)
+def test_a_worker_calls_verbs_only(function: str) -> None:
+    answer = Worker(0).answer({"do": "call", "function": function})
+    assert (answer["ok"], answer["error"]) == (False, "ConfigError")

@@ -39,6 +39,8 @@ def test_every_key_of_a_sweep_is_an_option_and_every_other_option_says_where_or_
     assert options - {
         "--out",
         "--resume",
+        "--hosts",
+        "--place",
         "--format",
         "--quick",
         "--rigorous",

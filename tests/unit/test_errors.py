@@ -18,6 +18,7 @@ def make(kind: type[errors.IpcbenchError]) -> errors.IpcbenchError:
         errors.ConfigError: ("readers", -1, "1 to 1,024"),
         errors.UnknownBackend: ("shmm", ("shm", "zmq")),
         errors.BackendUnavailable: ("mpi", "no mpi4py", "install it"),
+        errors.HostError: ("b", "cannot be reached"),
         errors.MessageTooLarge: (2000, 1000),
         errors.PayloadTypeError: ("str", "it has no bytes"),
         errors.EncodeError: ("args[0]['x']", "set", "set does not travel"),

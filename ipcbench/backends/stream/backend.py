@@ -54,8 +54,11 @@ class Pipe(FolderBackend):
 
 
 class Tcp(Pipe):
-    """Plain TCP over the loopback interface: `pipe`'s messages and credit, so what TCP itself costs can be told."""
+    """Plain TCP, over the loopback interface or between hosts: `pipe`'s messages and credit, so what TCP itself costs
+    can be told.
+    """
 
     name: ClassVar[str] = "tcp"
-    summary: ClassVar[str] = "one plain loopback TCP connection per reader, standard library only, TCP_NODELAY"
+    summary: ClassVar[str] = "one plain TCP connection per reader, standard library only, TCP_NODELAY"
+    capabilities: ClassVar[Capabilities] = replace(Pipe.capabilities, remote=True)
     _places: ClassVar[Places] = TcpPlaces()

@@ -12,7 +12,7 @@ from struct import Struct
 from ipcbench.backend import Address
 from ipcbench.backends.stream.places import Places
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.peers import PeerEndpoint
+from ipcbench.sync.peers import PeerEndpoint, far_count
 from ipcbench.util.clock import now_ns, remaining_s
 
 SIZE = Struct("<Q")
@@ -31,8 +31,9 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
 
     The kernel has room for all receipts that can be under way.
     """
-    batch = max(1, channel.depth // (_MOST_RECEIPTS if channel.max_message_bytes >= _PROMPT_BYTES else 4))
-    return channel.depth + batch - 1, batch
+    depth = far_count(channel) if channel.host else channel.depth
+    batch = max(1, depth // (_MOST_RECEIPTS if channel.max_message_bytes >= _PROMPT_BYTES else 4))
+    return depth + batch - 1, batch
 
 
 def doorbell_path(directory: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Where the readers of a channel listen, and how the writer finds them: Unix sockets, or TCP on the loopback interface.
+"""Where the readers of a channel listen, and how the writer finds them: Unix sockets, or TCP.
 
 A Unix socket lies in the channel's directory. With TCP, a reader binds a free port, which is its own from then on, and
 writes it into that directory, with a secret. The writer sends the secret first, so a reader takes nobody else for the
@@ -29,8 +29,11 @@ _SECRET_BYTES = 16
 _HELLO_NS, _MOST_KNOCKING = 5_000_000_000, 128
 """How long a reader waits for the secret of whoever connects, and of how many at once: later ones take the place of the
 first."""
-_CONNECT_S = 0.05
-"""How long a connection may take, which the kernel makes at once unless its queue for the reader is full."""
+_LOOPBACK = ("127.0.0.1", "::1")
+_CONNECT_S, _FAR_CONNECT_S = 0.05, 3.0
+"""How long a connection may take, which the kernel makes at once unless its queue for the reader is full; and one to
+another host.
+"""
 _LOOK_MS = 5
 
 
@@ -64,8 +67,13 @@ class Places(Protocol):
     def require(self, path: Path) -> None:
         """Raise TransportError if a path in a channel's directory cannot be a place."""
 
-    def listen(self, place: Path, undo: ExitStack) -> socket.socket:
+    def listen(self, place: Path, host: str, undo: ExitStack) -> socket.socket:
         """Return a socket that listens at a place; `undo` closes and removes it. The last step makes it known.
+
+        Args:
+            place: where.
+            host: where other hosts reach this one; empty for a channel of one host.
+            undo: closes and removes it.
 
         Raises:
             OSError: it cannot listen.
@@ -100,7 +108,7 @@ class UnixPlaces:
     ends_at_once = True
     require = staticmethod(require_socket_path)
 
-    def listen(self, place: Path, undo: ExitStack) -> socket.socket:
+    def listen(self, place: Path, host: str, undo: ExitStack) -> socket.socket:
         listener = undo.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(place))
         undo.callback(place.unlink, missing_ok=True)
@@ -126,7 +134,9 @@ class UnixPlaces:
 
 
 class TcpPlaces:
-    """TCP over 127.0.0.1, or over ::1 where there is no IPv4. A place is a file with address, port and secret."""
+    """TCP over 127.0.0.1, or over ::1 where there is no IPv4; between hosts, over the interface that has the host's
+    address. A place is a file with address, port and secret.
+    """
 
     ends_at_once = False
 
@@ -134,8 +144,8 @@ class TcpPlaces:
     def require(path: Path) -> None:
         """Do nothing: the name of a file may be longer."""
 
-    def listen(self, place: Path, undo: ExitStack) -> socket.socket:
-        listener = undo.enter_context(_listening())
+    def listen(self, place: Path, host: str, undo: ExitStack) -> socket.socket:
+        listener = undo.enter_context(_listening(host))
         if hasattr(socket, "TCP_DEFER_ACCEPT"):  # those who say nothing wait in the kernel
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         host, port = listener.getsockname()[:2]
@@ -145,7 +155,7 @@ class TcpPlaces:
 
     def connect(self, place: Path, is_alive: Callable[[], bool]) -> socket.socket:
         host, port, secret = _read(place)
-        endpoint = socket.create_connection((host, port), _CONNECT_S)
+        endpoint = socket.create_connection((host, port), _CONNECT_S if host in _LOOPBACK else _FAR_CONNECT_S)
         try:
             if not is_alive():  # then the port may have been another program's; else it was the reader's all the time
                 raise ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
@@ -189,18 +199,21 @@ class TcpPlaces:
             return  # it is gone
 
 
-def _listening() -> socket.socket:
-    """Return a socket that listens at a free port of the loopback interface.
+def _listening(host: str) -> socket.socket:
+    """Return a socket that listens at a free port of the interface with that address, by default of loopback.
 
     Raises:
         OSError: there is none, with neither IPv4 nor IPv6.
     """
+    if host:
+        family, *_ = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((host, 0), family=family)
     try:
-        return socket.create_server(("127.0.0.1", 0))
+        return socket.create_server((_LOOPBACK[0], 0))
     except OSError as error:
         if not socket.has_ipv6 or error.errno not in {errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT}:
             raise
-        return socket.create_server(("::1", 0), family=socket.AF_INET6)
+        return socket.create_server((_LOOPBACK[1], 0), family=socket.AF_INET6)
 
 
 def _prepare(connection: socket.socket) -> None:

@@ -49,7 +49,9 @@ class StreamReader(StreamEndpoint, Reader):
         try:
             doorbell = Doorbell(doorbell_path(self._liveness.directory))
             undo.callback(doorbell.close)
-            self._socket = self._places.listen(path, undo)  # last: from now on the writer may connect, and write
+            self._socket = self._places.listen(
+                path, self._channel.host, undo
+            )  # last: from now on the writer may connect, and write
         except (OSError, TransportError) as error:
             raise TransportError(f"cannot listen at {path}: {error}") from error
         doorbell.ring()

@@ -173,7 +173,7 @@ class StreamWriter(StreamEndpoint, Writer):
         Raises:
             PeerLost: it did not close.
         """
-        note = self._liveness.note_of(connection.role)
+        note = self._liveness.note_at_end(connection.role)
         if connection in self._connections:
             self._connections.remove(connection)
         if note is None:

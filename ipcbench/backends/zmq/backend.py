@@ -71,7 +71,8 @@ _FRAME_BYTES = 2**17
 _CLOSE_NS = 1_000_000_000
 """How long `close` waits for a thread that reads; such a thread looks whether it should leave ten times a second."""
 
-_PORTS = re.compile(r"[^\n]*\n[^\n]*\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))\n(tcp://127\.0\.0\.1:([1-9][0-9]{0,4}))")
+_PORTS = re.compile(r"[^\n]*\n[^\n]*\n(tcp://(\S+):([1-9][0-9]{0,4}))\n(tcp://(\S+):([1-9][0-9]{0,4}))")
+_LOOPBACK = "127.0.0.1"
 
 _ports: dict[str, list[sockets.socket]] = {}
 """Channel → bound sockets that never listen: they reserve the channel's ports."""
@@ -181,7 +182,7 @@ class _ZmqWriter(_ZmqEndpoint, Writer):
             return
         if report[:1] == _SUBSCRIBED:
             self._awaited.discard(role)
-        elif self._liveness.note_of(role.decode()) is None:
+        elif self._liveness.note_at_end(role.decode()) is None:
             self._fail(self._lost(role.decode()))
         else:
             del self._read[role]
@@ -433,18 +434,20 @@ class ZmqTcpInsecure(ZmqIpc):
 
     name: ClassVar[str] = "zmq-tcp-insecure"
     summary: ClassVar[str] = "zmq-tcp without keys, to see what these cost: every user of this host can read along"
-    capabilities: ClassVar[Capabilities] = replace(ZmqIpc.capabilities, private=False)
+    capabilities: ClassVar[Capabilities] = replace(ZmqIpc.capabilities, private=False, remote=True)
 
     def _reserve(self, address: Address, directory: Path) -> list[str]:
         # Linux lets the writer bind the port again if both sockets set SO_REUSEADDR and this one never listens, and
         # does not assign it to sockets that ask for any free port. Elsewhere the reservation has to end here.
         ports = _ports[channel_token(address)] = []
+        host = address.channel.host or _LOOPBACK
+        family, shown = (sockets.AF_INET6, f"[{host}]") if ":" in host else (sockets.AF_INET, host)
         try:
             for _ in range(2):
-                ports.append(port := sockets.socket())
+                ports.append(port := sockets.socket(family))
                 port.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
-                port.bind(("127.0.0.1", 0))
-            return [f"tcp://127.0.0.1:{port.getsockname()[1]}" for port in ports]
+                port.bind((host, 0))
+            return [f"tcp://{shown}:{port.getsockname()[1]}" for port in ports]
         finally:
             if sys.platform != "linux":
                 for port in _ports.pop(channel_token(address)):
@@ -452,20 +455,22 @@ class ZmqTcpInsecure(ZmqIpc):
 
     def _places(self, address: Address) -> Places:
         ports = _PORTS.fullmatch(address.location)
-        if ports is None or ports[2] == ports[4] or max(int(ports[2]), int(ports[4])) >= 2**16:
+        hosts = {ports[2], ports[5]} if ports else set()
+        is_one = len(hosts) == 1 if address.channel.host else hosts == {_LOOPBACK}
+        if ports is None or not is_one or ports[3] == ports[6] or max(int(ports[3]), int(ports[6])) >= 2**16:
             raise TransportError(
-                f"the address of channel {address.channel.name!r} names no two ports of this host, but "
+                f"the address of channel {address.channel.name!r} names no two ports of one host, but "
                 f"{address.location!r}; pass the address that `create` returned"
             )
-        return Places(ports[1], ports[3])
+        return Places(ports[1], ports[4])
 
 
 class ZmqTcp(ZmqTcpInsecure):
     """ZeroMQ over loopback TCP, encrypted: only who can read the channel's directory, its owner, can connect."""
 
     name: ClassVar[str] = "zmq-tcp"
-    summary: ClassVar[str] = "ZeroMQ XPUB/SUB over loopback TCP, encrypted (CURVE), with credit: lossless broadcast"
-    capabilities: ClassVar[Capabilities] = ZmqIpc.capabilities
+    summary: ClassVar[str] = "ZeroMQ XPUB/SUB over TCP, encrypted (CURVE), with credit: lossless broadcast"
+    capabilities: ClassVar[Capabilities] = replace(ZmqIpc.capabilities, remote=True)
 
     def _reserve(self, address: Address, directory: Path) -> list[str]:
         make_keys(directory)

@@ -20,6 +20,7 @@ from ipcbench.sync.descriptors import expect_descriptors, require_descriptors
 from ipcbench.sync.directory import write_private
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
+from ipcbench.sync.peers import far_count
 from ipcbench.util.clock import now_ns
 from ipcbench.util.files import advice_on, read_limited
 
@@ -48,6 +49,9 @@ _CREDIT_BYTES = 5 * 2**18
 memory back and fetches it again: 5 MiB of messages of 55 KB cost 5 page faults and a third more CPU time a message."""
 
 _LEAST_COUNT, _MOST_COUNT = 4, 1024
+
+_HEARTBEAT_MS, _SILENCE_MS = 1000, 5000
+"""Between hosts, how often libzmq asks a silent peer whether it is there, and how long it waits for an answer."""
 
 _LINGER_S = 30
 """How long messages that a stopped reader does not take are kept after the writer's `close`."""
@@ -108,6 +112,7 @@ def credit(channel: ChannelSpec) -> tuple[int, int]:
     """Return how many messages the slowest reader may be behind, and after how many it sends a receipt."""
     fitting = _CREDIT_BYTES // max(1, channel.max_message_bytes)
     count = max(min(channel.depth, _LEAST_COUNT), min(fitting, max(channel.depth, _MOST_COUNT)))
+    count = far_count(channel) if channel.host else count
     batch = 1 if count <= _LEAST_COUNT else count // 2
     return count + batch - 1, batch
 
@@ -191,6 +196,9 @@ class SocketPair:
             socket.set(zmq.RCVTIMEO, _TRY_MS)
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
             socket.set(zmq.RECONNECT_IVL_MAX, _MOST_RECONNECT_MS)
+            if channel.host:  # a link that is cut tells nobody
+                socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
+                socket.set(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         if places.keys is not None:
             try:
                 self._use_keys(places.keys)

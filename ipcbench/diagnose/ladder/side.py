@@ -19,7 +19,7 @@ import numpy as np
 from ipcbench.backend import Endpoint
 from ipcbench.diagnose.ladder.links import END, WORD_BYTES, Array, Link, open_link
 from ipcbench.errors import IntegrityError
-from ipcbench.harness.worker import Worker
+from ipcbench.harness.worker import Worker, verb
 from ipcbench.replay.parts import run_all
 from ipcbench.util.clock import now_ns
 
@@ -161,6 +161,7 @@ class ClientSide(_Side):
         return {"begin_ns": begin, "end_ns": end, "layers_ns": layers_ns, "touched_ns": self.touched_ns}
 
 
+@verb
 def open_server(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Open this process's end to each client; answers with the `places` where the clients find it."""
     places = []
@@ -171,6 +172,7 @@ def open_server(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {"places": places}
 
 
+@verb
 def open_client(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Open this process's end to the server."""
     link = open_link(request["link"], request["places"][worker.index], request["stall_s"], serves=False)
@@ -178,6 +180,7 @@ def open_client(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+@verb
 def serve(worker: Worker, _: dict[str, Any]) -> dict[str, Any]:
     """Serve all clients until they have no more calls, each in a thread of its own; answers with the `touched_ns` of
     each.
@@ -186,6 +189,7 @@ def serve(worker: Worker, _: dict[str, Any]) -> dict[str, Any]:
     return {"touched_ns": run_all([side for side in worker.endpoints if isinstance(side, ServerSide)])}
 
 
+@verb
 def warm_up(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Carry out a part of a pass that is not counted; answers with the `count` of its calls and its `time_ns`."""
     _stop_collecting()
@@ -193,6 +197,7 @@ def warm_up(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {"count": _client(worker).warm_up(request["order"], request["limit_ns"]), "time_ns": now_ns() - begin}
 
 
+@verb
 def carry_out(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Carry out passes; answers as `ClientSide.passes`."""
     return _client(worker).passes(request["order"], request["passes"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ipcbench.backend import Endpoint
-from ipcbench.harness.worker import Worker
+from ipcbench.harness.worker import Worker, verb
 from ipcbench.profile.comm.collectives import Bytes, Fold, Team, folding
 from ipcbench.profile.comm.mesh import Mesh
 from ipcbench.replay.work import BY_TIME, Work
@@ -103,12 +103,14 @@ def _parts(buffer: Bytes, count: int) -> list[Bytes]:
     return [buffer[place * size : (place + 1) * size] for place in range(count)]
 
 
+@verb
 def join(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Open this rank's end of the mesh."""
     worker.hold(Player(Mesh(request["addresses"], worker.index)))
     return {}
 
 
+@verb
 def play(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Carry out this rank's calls; answers with the begin and end of each step, and how long it waited for a core."""
     waits = run_queue_waits_ns()
@@ -116,6 +118,7 @@ def play(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {"times_ns": times_ns, "core_wait_ns": longest_wait_ns(waits, run_queue_waits_ns()) or 0}
 
 
+@verb
 def measure(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Time calls alone; answers with the time of each."""
     return {"times_ns": [_of(worker).time_ns(op, tuple(ranks), size) for op, ranks, size in request["calls"]]}

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ipcbench.errors import TransportError
-from ipcbench.harness.worker import Worker
+from ipcbench.harness.worker import Worker, verb
 from ipcbench.util.clock import now_ns
 
 PEER: Final = "peer to peer"
@@ -25,6 +25,7 @@ def driver() -> Any:
         return None
 
 
+@verb
 def describe(_: Worker, __: dict[str, Any]) -> dict[str, Any]:
     """Answer with the `gpus` that torch can use."""
     import torch
@@ -69,6 +70,7 @@ def _nvidia_smi(*arguments: str) -> str:
         return ""
 
 
+@verb
 def copy(_: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Copy between two buffers; answers with `times_ns`, of one copy, in each round."""
     import torch
@@ -111,6 +113,7 @@ _kept: list[Any] = []
 """The tensor that another process reads."""
 
 
+@verb
 def share(_: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Fill memory of the first GPU, and answer with the `storage` by which another process can open it."""
     import torch
@@ -120,6 +123,7 @@ def share(_: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {"storage": [*_kept[0].untyped_storage()._share_cuda_()]}
 
 
+@verb
 def take(_: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Open another process's memory, copy it, and compare it; answers with `times_ns`, and `open_ns`, to open it."""
     import torch
@@ -136,6 +140,7 @@ def take(_: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {"times_ns": times_ns, "open_ns": open_ns}
 
 
+@verb
 def release(_: Worker, __: dict[str, Any]) -> dict[str, Any]:
     """Give back what was shared."""
     import torch

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from ipcbench.backend import Endpoint
-from ipcbench.harness.worker import Worker
+from ipcbench.harness.worker import Worker, verb
 from ipcbench.profile.comm.mesh import Mesh
 from ipcbench.profile.comm.player import Player
 from ipcbench.util.clock import now_ns
@@ -77,6 +77,7 @@ class _OverGloo(Endpoint):
         dist.destroy_process_group()
 
 
+@verb
 def join(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Open this process's ends."""
     if request["addresses"] or request["world"] == 1:
@@ -86,6 +87,7 @@ def join(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+@verb
 def move(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:
     """Move a message in rounds; answers with `enter_ns` and `exit_ns` of each round, of `count` moves.
 

@@ -8,6 +8,7 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,14 @@ def in_ranks(world: int, work: Callable[[int], Any]) -> list[Any]:
 def numbers(rank: int, size_bytes: int) -> Bytes:
     """What a rank has, of sums that depend on the order in which they are added up."""
     return np.random.default_rng(rank).standard_normal(size_bytes // 4, np.float32).view(np.uint8)
+
+
+class CheckedWorker(Worker):
+    """A worker that is a rank of a mesh."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.verbs["check"] = partial(check, self)
 
 
 def check(worker: Worker, request: dict[str, Any]) -> dict[str, Any]:

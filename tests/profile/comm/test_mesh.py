@@ -25,10 +25,11 @@ def test_every_operation_brings_the_right_bytes_and_the_same_sums(backend: str, 
         pytest.skip(found.reason)
     launcher = get_backend(backend).capabilities.launcher
     with RunDir() as run_dir, Switchboard(run_dir.path) as switchboard, mesh_of(backend, world) as addresses:
-        group = Group(launcher, world - 1, switchboard, tuple(f"rank {rank}" for rank in range(world)))
+        roles = tuple(f"rank {rank}" for rank in range(world))
+        group = Group(launcher, world - 1, switchboard, roles, verbs="tests.profile.comm.ranks:CheckedWorker")
         try:
-            question = {"do": "call", "function": "tests.profile.comm.ranks:check", "sizes": SIZES}
-            answers = group.connect().ask_all({**question, "addresses": addresses}, 120)
+            question = {"do": "check", "sizes": SIZES, "addresses": addresses}
+            answers = group.connect().ask_all(question, 120)
             group.ask_all({"do": "close"}, 20)
             group.end()
         finally:

@@ -1,0 +1,140 @@
+"""Do channels between hosts carry as much as the plainest program does over the same link?
+
+    python benchmarks/hosts.py [--rtt 10ms …] [--rounds N] [--size 1MiB]
+
+Two emulated hosts; in each round, one after another: a raw stream (one TCP connection, `sendall` of a message,
+`recv_into` a buffer), a plain PUSH and PULL of pyzmq, and the saturated windows of `ipcbench run --hosts a,b` over tcp,
+zmq-tcp and zmq-tcp-insecure. A line for each round trip and transport: MB/s, and the quotient round by round, median
+and range.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from statistics import median
+
+from ipcbench.hosts.inventory import SHELL_VARIABLE
+from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
+from ipcbench.hosts.simulated.links import Link
+from ipcbench.util.units import parse_bytes, parse_duration_s
+
+SECONDS = 1.0
+WARM_UP_S = 0.5
+RAW = """
+import socket, sys, time
+
+kind, role, size, warm_up_s, seconds = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:])
+size, message = int(size), bytes(int(size))
+if kind == "raw":
+    if role == "reads":
+        with socket.create_server(("0.0.0.0", 7000)) as listener:
+            print("ready", flush=True)
+            connection, _ = listener.accept()
+        buffer = memoryview(bytearray(size))
+        read = lambda: connection.recv_into(buffer)
+    else:
+        connection = socket.create_connection(("b", 7000))
+        write = lambda: connection.sendall(message)
+else:
+    import zmq
+    connection = zmq.Context().socket(zmq.PULL if role == "reads" else zmq.PUSH)
+    if role == "reads":
+        connection.bind("tcp://0.0.0.0:7000")
+        print("ready", flush=True)
+        read = lambda: len(connection.recv(copy=False))
+    else:
+        connection.connect("tcp://b:7000")
+        write = lambda: connection.send(message, copy=False)
+begun = count = 0
+first = time.monotonic()
+while time.monotonic() - first < warm_up_s + seconds:
+    if role == "writes":
+        write()
+        continue
+    got = read()
+    if not count:
+        first = begun = time.monotonic()
+    elif begun == first and time.monotonic() - first > warm_up_s:
+        begun, count = time.monotonic(), 0
+    count += got
+if role == "reads":
+    print(count / (time.monotonic() - begun), flush=True)
+import os
+os._exit(0)
+"""
+REFERENCES = {"tcp": "raw", "zmq-tcp-insecure": "zmq", "zmq-tcp": "zmq"}
+"""Transport → the plain program over the same library."""
+
+
+def plain_bytes_per_s(cluster: Cluster, kind: str, size: int) -> float:
+    """Return what a plain program carries from host a to host b."""
+    command = [sys.executable, "-c", RAW, kind]
+    times = [str(size), str(WARM_UP_S)]
+    reads = subprocess.Popen(
+        cluster.command([*command, "reads", *times, str(SECONDS)], "b"), stdout=subprocess.PIPE, text=True
+    )
+    assert reads.stdout is not None
+    reads.stdout.readline()
+    writes = subprocess.Popen(cluster.command([*command, "writes", *times, "60"], "a"), stderr=subprocess.DEVNULL)
+    rate = float(reads.communicate()[0])
+    writes.kill()
+    writes.wait()
+    return rate
+
+
+def channels_bytes_per_s(cluster: Cluster, size: int) -> dict[str, float]:
+    """Return what the transports of ipcbench carry from host a to host b."""
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["--backends", ",".join(REFERENCES), "--sizes", str(size), "--payload", "bytes", "--mode", "saturate"]
+        options += ["--readers", "1", "--rounds", "1", "--window", f"{SECONDS}s", "--warmup", f"{WARM_UP_S}s"]
+        command = [sys.executable, "-m", "ipcbench", "run", "--hosts", "a,b", *options, "--look", "no", "-q"]
+        variables = {**os.environ, SHELL_VARIABLE: str(cluster.remote_shell)}
+        done = subprocess.run(
+            cluster.command([*command, "--out", f"{folder}/run"]),
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        trials = map(json.loads, Path(folder, "run", "trials.jsonl").read_text().splitlines())
+        return {
+            trial["spec"]["backend"]: size * trial["throughput_per_s"]
+            for trial in trials
+            if trial["status"] == "ok" and not trial["spec"].get("twin")
+        }
+
+
+def main() -> None:
+    """Print a line for each round trip and transport."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rtt", nargs="+", default=["0", "10ms"])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--size", default="1MiB")
+    options = parser.parse_args()
+    size = parse_bytes(options.size)
+    for rtt in options.rtt:
+        delay_s = 0.0 if rtt == "0" else parse_duration_s(rtt) / 2
+        rates: list[dict[str, float]] = []
+        with simulated_hosts(2, Link(delay_s=delay_s)) as cluster:
+            for _ in range(options.rounds):
+                plain = {kind: plain_bytes_per_s(cluster, kind, size) for kind in ("raw", "zmq")}
+                rates.append({**plain, **channels_bytes_per_s(cluster, size)})
+        for name, reference in REFERENCES.items():
+            ratios = sorted(each[name] / each[reference] for each in rates if name in each)
+            mb_per_s = [median(each[which] for each in rates if which in each) / 1e6 for which in (name, reference)]
+            print(
+                f"rtt {rtt}, {name}: {mb_per_s[0]:.0f} MB/s, {reference} {mb_per_s[1]:.0f} MB/s, "
+                f"quotient {median(ratios):.2f} [{ratios[0]:.2f}–{ratios[-1]:.2f}]"
+            )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""A host as the coordinator sees it: its agent, and the workers there, which appear at the coordinator's switchboard
+as if they were here.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shlex
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import IO, Any
+
+from ipcbench import __version__
+from ipcbench.backend import Launcher
+from ipcbench.errors import HostError, TrialError, WorkerCrashed
+from ipcbench.hosts.inventory import Host, remote_shell
+from ipcbench.hosts.link import AGENT, Link, LinkLost
+from ipcbench.processes.control_channel import ControlConnection, Switchboard, connected_pair
+from ipcbench.util.clock import deadline_ns, remaining_s
+from ipcbench.util.files import temporary_folder
+
+_START_S = 60.0
+_ANSWER_S = 30.0
+_END_S = 5.0
+_LOOK_S = 0.05
+_LAST_BYTES = 4_000
+
+
+class RemoteHost:
+    """A host with a running agent.
+
+    Args:
+        host: what the inventory says.
+        number: its place there, from 1: a run's record says "host 2", never a name.
+
+    Attributes:
+        lost: why the agent is gone; empty while it is there.
+        on_mirror: is told what happens in the folders of channels there.
+    """
+
+    def __init__(self, host: Host, number: int) -> None:
+        """Begin to start the agent by the remote shell; `connect` waits for it.
+
+        Raises:
+            HostError: there is no such shell here.
+        """
+        self.host, self.label = host, f"host {number}"
+        self.lost = ""
+        self.on_mirror: Callable[[RemoteHost, dict[str, Any]], None] = lambda *_: None
+        self._said: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `close`
+        self._answers: dict[int, SimpleQueue[dict[str, Any]]] = {}
+        self._numbers = 0
+        self._deaths: dict[str, int] = {}
+        self._streams: dict[int, ControlConnection] = {}
+        self._guard = threading.Lock()
+        command = [*remote_shell(), host.name, f"exec {shlex.quote(host.python)} -P -m ipcbench.hosts.agent"]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True
+            )
+        except OSError as error:
+            self._said.close()
+            raise HostError(host.name, f"{command[0]}: {error.strerror}") from error
+        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018 - pipes
+        self._link = Link(os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno()), "the agent")
+        self._process.stdin.close()
+        self._process.stdout.close()
+
+    def connect(self, switchboard: Switchboard, token: str) -> None:
+        """Wait until the agent is there, and let its workers in at the switchboard from now on.
+
+        Args:
+            switchboard: where workers appear.
+            token: the run's.
+
+        Raises:
+            HostError: it does not start; with the reason.
+        """
+        self._switchboard = switchboard
+        try:
+            _, hello = self._link.receive(_START_S)
+        except LinkLost as error:
+            raise HostError(self.host.name, self._why_not(error)) from error
+        if hello["version"] != __version__:
+            raise HostError(
+                self.host.name, f"has ipcbench {hello['version']}, this host {__version__}: install the same"
+            )
+        self._link.send(AGENT, {"token": token, "folder": os.getcwd(), "key": secrets.token_hex(32)})
+        threading.Thread(target=self._receive, name=f"host {self.host.name}", daemon=True).start()
+
+    def _why_not(self, error: LinkLost) -> str:
+        """Return why there is no agent, from what the remote shell said."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        words = self._last_words()
+        if "Host key verification failed" in words:
+            return "its key is not known here: connect once by hand, `ssh HOST`, and look at the key"
+        if "Permission denied" in words:
+            return f"refuses to let this user in without a password: {words}"
+        if self._process.returncode == 127:
+            return f"has no program {self.host.python!r} ({words}); name its Python in the inventory"
+        if "No module named" in words:
+            return f"lacks ipcbench for {self.host.python}: pip install ipcbench=={__version__} there ({words})"
+        return words or str(error)
+
+    def _last_words(self) -> str:
+        size = os.fstat(self._said.fileno()).st_size
+        lines = os.pread(self._said.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES)).decode(errors="replace")
+        return " | ".join(line.strip() for line in lines.strip().splitlines()[-3:])
+
+    def ask(self, request: dict[str, Any], timeout_s: float = _ANSWER_S) -> dict[str, Any]:
+        """Have the agent do something, and return its answer.
+
+        Raises:
+            HostError: it cannot, or is gone, or does not answer in time.
+        """
+        with self._guard:
+            self._numbers += 1
+            number, answers = self._numbers, SimpleQueue[dict[str, Any]]()
+            self._answers[number] = answers
+        try:
+            if not self.lost:
+                self._link.send(AGENT, {**request, "number": number})
+            answer = self._awaited(answers, deadline_ns(timeout_s))
+        except LinkLost as error:
+            raise HostError(self.host.name, str(error)) from error
+        except Empty:
+            raise HostError(self.host.name, f"did not {request['do']} within {timeout_s:.0f} s") from None
+        finally:
+            with self._guard:
+                del self._answers[number]
+        if not answer["ok"]:
+            raise HostError(self.host.name, f"cannot {request['do']}: {answer['text']}")
+        return answer
+
+    def _awaited(self, answers: SimpleQueue[dict[str, Any]], deadline: int | None) -> dict[str, Any]:
+        while not self.lost:
+            with suppress(Empty):
+                return answers.get(timeout=min(_LOOK_S, remaining_s(deadline) or 0.0))
+            if not remaining_s(deadline):
+                raise Empty
+        raise LinkLost(self.lost)
+
+    def tell(self, word: dict[str, Any]) -> None:
+        """Tell the agent something that it does not answer.
+
+        Raises:
+            LinkLost: it is gone.
+        """
+        self._link.send(AGENT, word)
+
+    def death(self, token: str) -> int | None:
+        """Return the number of a worker of that launch that died before it connected."""
+        return self._deaths.get(token)
+
+    def _receive(self) -> None:
+        """Carry what the host's workers say to whoever talks to them here."""
+        try:
+            while True:
+                stream, word = self._link.receive()
+                if stream != AGENT:
+                    self._pass_on(stream, word)
+                elif "mirror" in word:
+                    self.on_mirror(self, word)
+                elif "died" in word:
+                    self._deaths[word["died"]] = word["index"]
+                elif (answers := self._answers.get(word["number"])) is not None:
+                    answers.put(word)
+        except LinkLost as error:
+            self.lost = str(error)
+        for worker in list(self._streams.values()):
+            worker.hang_up()
+
+    def _pass_on(self, stream: int, message: bytes | None) -> None:
+        worker = self._streams.get(stream)
+        if worker is None:
+            here, worker = connected_pair()
+            self._streams[stream] = worker
+            threading.Thread(target=self._relay, args=(stream, worker), name="relay", daemon=True).start()
+            self._switchboard.admit(here)
+        with suppress(TrialError):  # nobody talks to it any more
+            worker.hang_up() if message is None else worker.send_packed(message)
+
+    def _relay(self, stream: int, worker: ControlConnection) -> None:
+        """Carry what is said to a worker, until that ends."""
+        with suppress(LinkLost):
+            with suppress(TrialError):
+                while True:
+                    self._link.send(stream, worker.receive_packed())
+            self._link.send(stream, None)
+        self._streams.pop(stream, None)
+        worker.close()
+
+    def close(self) -> None:
+        """End the agent, and with it all that it started; twice is fine."""
+        if not self._said.closed:
+            self._link.close()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_END_S)
+            self._process.kill()
+            self._process.wait()
+            self._said.close()
+
+
+class HostsLaunch:
+    """The processes of one launch on several hosts; what a group of workers needs of `processes.launch.Launch`.
+
+    Args:
+        hosts: all that take part.
+        places: on which of them each worker runs, by its number.
+        verbs: what the workers can do.
+    """
+
+    launcher: Launcher = "spawn"
+    started: Sequence[subprocess.Popen[bytes]] = ()
+
+    def __init__(
+        self, hosts: Sequence[RemoteHost], places: Sequence[int], switchboard: Switchboard, verbs: str
+    ) -> None:
+        self.indices = range(len(places))
+        self.token = secrets.token_hex(8)
+        self._places = [hosts[number] for number in places]
+        self._used = list(dict.fromkeys(self._places))
+        for host in self._used:
+            indices = [index for index in self.indices if self._places[index] is host]
+            host.ask({"do": "launch", "launcher": "spawn", "indices": indices, "verbs": verbs, "forked": True,
+                      "token": self.token})  # fmt: skip
+        switchboard.expect(self.token)
+
+    def first_dead(self) -> int | None:
+        """Return the number of a worker that has died before it connected, or whose host is gone; else None."""
+        for index in self.indices:
+            host = self._places[index]
+            if host.lost or host.death(self.token) == index:
+                return index
+        return None
+
+    def crashed(self, index: int, name: str) -> WorkerCrashed:
+        """Return the error that says how a worker ended."""
+        host = self._places[index]
+        try:
+            how = host.ask({"do": "how it ended", "token": self.token, "index": index})["text"]
+        except HostError as error:
+            return WorkerCrashed(f"{name} is lost with {host.label}: {error.reason}")
+        return WorkerCrashed(f"{name} on {host.label} {how}")
+
+    def last_words(self) -> str:
+        """Return nothing: the hosts keep what their workers wrote until one is asked for."""
+        return ""
+
+    def end(self) -> None:
+        """Wait for workers that were told to exit; kill those that do not."""
+        self._do("end")
+
+    def kill(self) -> None:
+        """Kill all workers; twice is fine."""
+        self._do("kill")
+
+    def _do(self, verb: str) -> None:
+        for host in self._used:
+            with suppress(HostError):  # then its agent ends them by itself
+                host.ask({"do": verb, "token": self.token})
+        self._used.clear()

@@ -1,0 +1,60 @@
+"""`ipcbench run` at the station of emulated hosts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipcbench.hosts.inventory import SHELL_VARIABLE
+from ipcbench.hosts.simulated.cluster import Cluster
+from ipcbench.results.store import Run, load_run
+
+
+@dataclass
+class Coordinator:
+    """Starts runs over all hosts of a cluster."""
+
+    cluster: Cluster
+    folder: Path
+    """Of the run's results."""
+
+    def start(self, *options: str) -> subprocess.Popen[str]:
+        """Start a short run."""
+        usual = ("--payload", "bytes", "--sizes", "521", "--readers", "1", "--rounds", "1", "--window", "100ms")
+        hosts = ("--hosts", ",".join(self.cluster.names))
+        command = [sys.executable, "-m", "ipcbench", "run", *hosts, *usual, "--out", str(self.folder), *options]
+        return subprocess.Popen(
+            self.cluster.command(command),
+            env={**os.environ, SHELL_VARIABLE: str(self.cluster.remote_shell)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *options: str) -> tuple[Run, str]:
+        """Carry out a short run; return it, and what was said on stderr."""
+        process = self.start(*options)
+        _, said = process.communicate(timeout=240)
+        assert process.returncode == 0, said
+        return load_run(self.folder), said
+
+    def trials(self) -> list[dict[str, Any]]:
+        """Return the trials that are stored by now."""
+        path = self.folder / "trials.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def on(self, host: str, script: str) -> str:
+        """Return what a shell script prints on a host."""
+        command = self.cluster.command(["sh", "-c", script], host)
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def left_on(self, host: str) -> list[str]:
+        """Return what is left on a host: processes of ipcbench, and files with its names."""
+        processes = self.on(host, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").count(" ipcbench.") - 1  # its first one
+        files = self.on(host, "ls -A /tmp /dev/shm").split()
+        return [f"{processes} processes"] * (processes > 0) + [name for name in files if name.startswith("ipcb-")]

@@ -1,0 +1,101 @@
+"""Runs over several hosts: what they measure, what they say, and that nothing is left when something dies."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from ipcbench.hosts.simulated.cluster import simulated_hosts
+from ipcbench.hosts.simulated.links import Link
+from ipcbench.testing.agents.client import until
+from tests.hosts.coordinators import Coordinator
+
+pytestmark = pytest.mark.usefixtures("namespaces")
+
+_SOON_S = 60.0
+MS = 10**6
+
+
+def test_cells_are_those_of_one_host_and_the_record_names_no_host(tmp_path) -> None:
+    with simulated_hosts(2) as cluster:
+        run, said = Coordinator(cluster, tmp_path / "run").run("--backends", "tcp,zmq-tcp,shm", "--readers", "2")
+    assert {trial.spec.backend for trial in run.trials} == {"tcp", "zmq-tcp"}
+    assert {trial.spec.mode for trial in run.trials} == {"paced", "pingpong", "saturate"}
+    assert all(trial.status == "ok" for trial in run.trials), said
+    assert "shm is left out: host 1: backend 'shm' does not offer channels between hosts" in said
+    assert len(run.info.hosts) == 2
+    assert run.info.hosts[1]["machine"]["usable_cores"] > 0
+    assert run.info.hosts[1]["floor"]["writer_ns"] > 0
+    assert run.info.place == "spread"
+    text = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix in {".json", ".jsonl"})
+    for secret in ("a,b", "10.77.0.", "rsh"):
+        assert secret not in text
+    assert "HOSTS" in json.loads((tmp_path / "run" / "run.json").read_text())["command"]
+
+
+@pytest.mark.parametrize(
+    ("offsets_ns", "delays_s"),
+    [
+        ((0, 0), (0.0, 0.0)),
+        ((0, 3 * MS), (0.0, 0.0)),
+        ((-3 * MS, 0), (0.005, 0.005)),
+        ((0, 100_000 * MS), (0.005, 0.001)),
+    ],
+    ids=str,
+)
+def test_one_way_latency_is_right_within_its_error_or_refused(offsets_ns, delays_s, tmp_path) -> None:
+    links = [*map(Link, delays_s), Link()]
+    with simulated_hosts(2, links, clock_offsets_ns=offsets_ns) as cluster:
+        run, _ = Coordinator(cluster, tmp_path / "run").run("--backends", "tcp", "--mode", "paced,pingpong")
+    truth_ns = offsets_ns[1] - offsets_ns[0]
+    for trial in run.trials:
+        conditions = trial.conditions
+        assert trial.status == "ok"
+        assert abs(conditions.clock_offsets_ns[1] - truth_ns) <= conditions.clock_error_ns
+        if trial.spec.mode == "paced" and trial.main_figure is not None:
+            assert conditions.clocks_agree
+            assert trial.main_figure >= 1e9 * delays_s[0] - conditions.clock_error_ns
+
+
+def test_a_killed_worker_fails_its_trial_and_the_run_goes_on(tmp_path) -> None:
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        process = coordinator.start("--backends", "tcp", "--rounds", "2", "--window", "1s")
+        assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
+        coordinator.on("b", KILL.format(signal=9, words="processes.worker .*--fork 1"))
+        _, said = process.communicate(timeout=200)
+        failed = [trial["reason"] for trial in coordinator.trials() if trial["status"] != "ok"]
+        assert process.returncode == 0, said
+        assert any("on host 2 was killed by signal 9" in reason for reason in failed), failed
+        assert coordinator.trials()[-1]["status"] == "ok"
+
+
+@pytest.mark.parametrize("victim", ["agent", "coordinator", "link"])
+def test_whatever_dies_nothing_is_left_on_any_host(victim, tmp_path) -> None:
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        process = coordinator.start("--backends", "tcp", "--rounds", "9", "--window", "1s")
+        assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
+        if victim == "agent":
+            coordinator.on("b", KILL.format(signal=9, words="hosts.agent"))
+        elif victim == "link":
+            coordinator.on("b", KILL.format(signal=19, words="hosts.agent"))  # it says nothing any more
+        else:
+            process.send_signal(signal.SIGKILL)
+        _, said = process.communicate(timeout=100)
+        if victim != "coordinator":
+            assert process.returncode == 1
+            assert "is lost with host 2: the agent" in said
+        if victim == "link":
+            coordinator.on("b", KILL.format(signal=18, words="hosts.agent"))
+        for host in cluster.names:
+            assert until(lambda host=host: not coordinator.left_on(host), _SOON_S), coordinator.left_on(host)
+
+
+KILL = """
+for process in /proc/[0-9]*; do
+    if tr '\\0' ' ' <$process/cmdline | grep -q '[i]pcbench.{words}'; then kill -{signal} ${{process#/proc/}}; fi
+done
+"""
