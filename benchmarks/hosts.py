@@ -51,18 +51,16 @@ else:
     else:
         connection.connect("tcp://b:7000")
         write = lambda: connection.send(message, copy=False)
-begun = count = 0
-first = time.monotonic()
-while time.monotonic() - first < warm_up_s + seconds:
+count, first, begun = 0, None, None
+while first is None or time.monotonic() - first < warm_up_s + seconds:
     if role == "writes":
         write()
         continue
-    got = read()
-    if not count:
-        first = begun = time.monotonic()
-    elif begun == first and time.monotonic() - first > warm_up_s:
+    count += read()
+    if first is None:
+        first = time.monotonic()
+    elif begun is None and time.monotonic() - first > warm_up_s:
         begun, count = time.monotonic(), 0
-    count += got
 if role == "reads":
     print(count / (time.monotonic() - begun), flush=True)
 import os
@@ -81,8 +79,10 @@ def plain_bytes_per_s(cluster: Cluster, kind: str, size: int) -> float:
     )
     assert reads.stdout is not None
     reads.stdout.readline()
-    writes = subprocess.Popen(cluster.command([*command, "writes", *times, "60"], "a"), stderr=subprocess.DEVNULL)
+    writes = subprocess.Popen(cluster.command([*command, "writes", *times, "0"], "a"), stderr=subprocess.DEVNULL)
     rate = float(reads.communicate()[0])
+    if writes.poll() is not None or not rate:
+        raise SystemExit(f"the plain program that writes by {kind} ended early, with code {writes.returncode}")
     writes.kill()
     writes.wait()
     return rate
