@@ -63,6 +63,8 @@ write_deadline: "8760h"
 ping_interval: "8760h"
 """
 
+_DESCRIPTORS = 12, 0
+"""More than an event loop and a connection open."""
 _ERRORS: tuple[type[Exception], ...] = (nats.errors.Error, asyncio.TimeoutError) if nats else ()
 _NO_SERVER: tuple[type[Exception], ...] = (OSError, ValueError, TransportError, *_ERRORS)
 _thread = LoopThread("nats-py")
@@ -195,6 +197,7 @@ class NatsWriter(CarriedWriter):
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = _ERRORS
     library_folder = "/nats/"
+    descriptors = _DESCRIPTORS
     library: _Link
 
     def connect(self) -> _Link:
@@ -219,6 +222,7 @@ class NatsReader(CarriedReader):
 
     library_errors: ClassVar[tuple[type[Exception], ...]] = _ERRORS
     library_folder = "/nats/"
+    descriptors = _DESCRIPTORS
     library: _Link
 
     def connect(self) -> _Link:

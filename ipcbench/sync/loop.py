@@ -13,7 +13,12 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ipcbench.errors import TransportError
+from ipcbench.sync.descriptors import require_descriptors
+from ipcbench.sync.directory import as_transport_errors
 from ipcbench.sync.interrupts import start_thread
+
+_LOOP_DESCRIPTORS = 4
+"""More than an event loop opens."""
 
 _Result = TypeVar("_Result")
 
@@ -43,7 +48,9 @@ class LoopThread:
             )
         with self._starting:
             if self.pid != os.getpid():
-                loop = asyncio.new_event_loop()
+                with as_transport_errors(f"no loop for {self._library}"):
+                    require_descriptors(_LOOP_DESCRIPTORS)  # one that fails half-way prints what nobody asked for
+                    loop = asyncio.new_event_loop()
                 try:
                     start_thread(loop.run_forever)
                 except RuntimeError as error:

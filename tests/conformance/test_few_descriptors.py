@@ -155,7 +155,7 @@ for spare in range(4, last + 1, 4):
 """
 
 
-@pytest.mark.parametrize("name", ["nng", "zenoh", "iox2", "gloo", "flight"])
+@pytest.mark.parametrize("name", ["nng", "zenoh", "iox2", "gloo", "flight", "grpc", "grpc-tcp", "redis", "nats"])
 def test_a_library_that_would_lack_descriptors_is_not_begun(name: str) -> None:
     """They abort the process, panic, wait for ever, or do not say why."""
     command = [sys.executable, "-c", _OPENS_OR_SAYS_WHY, name]

@@ -6,16 +6,18 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from ipcbench import Address, get_backend
 from ipcbench.backends.redis.wire import URL_VARIABLE
-from ipcbench.errors import BackendUnavailable, PeerLost
+from ipcbench.errors import BackendUnavailable, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_directory
 from ipcbench.testing import ConformanceSuite
+from ipcbench.testing.agents.client import until
 from ipcbench.testing.leaks import traces
 from tests.conformance.served import read_for_ever, server_of, write_for_ever
 
@@ -97,3 +99,37 @@ def test_a_closed_reader_holds_nobody_up_and_keeps_no_messages(address: Address)
             assert reader.read(timeout_s=60.0)[0] == number
         with redis.Redis(unix_socket_path=f"{channel_directory(address)}/redis") as client:
             assert not [key for key in client.scan_iter() if b"messages-1" in key]
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_after_a_refused_message_readers_get_what_came_before_and_no_more(readers: int) -> None:
+    """Later ones were delivered, and an end of the stream: one was missing, and no reader knew."""
+    backend = get_backend("redis")()
+    address = backend.create(ChannelSpec(f"ipcb-redis-{os.getpid()}", readers, max_message_bytes=100, depth=64))
+    try:
+        with ExitStack() as held:
+            writer = backend.open_writer(address)
+            held.callback(writer.let_go)
+            opened = [held.enter_context(backend.open_reader(address, index)) for index in range(readers)]
+            server = held.enter_context(redis.Redis(unix_socket_path=f"{channel_directory(address)}/redis"))
+
+            def has_each(count: int) -> bool:
+                return [server.llen(key) for key in server.scan_iter("*messages*")] == [2 * count] * readers
+
+            writer.write(b"before", timeout_s=60.0)
+            assert until(lambda: has_each(1), 60.0)
+            server.config_set("maxmemory", 1)
+            writer.write(b"refused", timeout_s=60.0)
+            assert until(lambda: "errorstat_OOM" in server.info("errorstats"), 60.0)
+            server.config_set("maxmemory", 0)
+            writer.write(b"after", timeout_s=60.0)
+            assert until(lambda: has_each(2), 60.0)
+            with pytest.raises(TransportError, match="refuses"):
+                writer.close()
+            for reader in opened:
+                assert reader.read(timeout_s=60.0) == b"before"
+                for _ in range(2):
+                    with pytest.raises(PeerLost):
+                        reader.read(timeout_s=60.0)
+    finally:
+        backend.destroy(address)

@@ -146,7 +146,7 @@ class Client:
             sending = asyncio.ensure_future(self._send_receipts(call))
             try:
                 with suppress(grpc.RpcError):
-                    told |= dict(await call.initial_metadata() or ())
+                    told |= await self._greeted(call)
                     await self._take(call.read, told, place.proof(f"from {self._role}"))
                 if not told and await call.code() is grpc.StatusCode.UNAVAILABLE:
                     return
@@ -155,6 +155,18 @@ class Client:
             finally:
                 sending.cancel()
                 call.cancel()
+
+    async def _greeted(self, call: Any) -> dict[str, str]:
+        """Wait until the writer has taken the call, and return what it says of itself. A server that closes may leave a
+        connection without an answer.
+        """
+        greeting = asyncio.ensure_future(call.initial_metadata())
+        try:
+            while not (await asyncio.wait([greeting], timeout=_MOST_LOOK_S))[0]:
+                self._liveness.check_unused()
+            return dict(greeting.result() or ())
+        finally:
+            greeting.cancel()
 
     async def _take(self, read: Any, told: dict[str, str], proof: str) -> None:
         messages, news, end = self.stream.messages, self.news, str(told.get("end", "")).encode()

@@ -13,6 +13,7 @@ from ipcbench.backends.grpc.calls import Client, Server
 from ipcbench.backends.grpc.loop import credit, loop
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.errors import MessageTooLarge, TransportError, TransportTimeout
+from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.directory import as_transport_errors, channel_file
 from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import CHECK_NS
@@ -22,6 +23,8 @@ from ipcbench.sync.peers import PeerEndpoint
 from ipcbench.util.clock import deadline_ns, slice_s
 
 _CHECK_S = CHECK_NS / 1e9
+_DESCRIPTORS, _PER_READER = 14, 2
+"""More than gRPC opens for its loop and an endpoint, and for each reader of a writer; where it may not, it aborts."""
 _LINGER_S, _CLOSE_S = 30.0, 0.1
 """How long a closed writer continues to send to slow readers, and how long `close` waits for it."""
 
@@ -33,6 +36,8 @@ class GrpcEndpoint(PeerEndpoint):
 
     def __init__(self, address: Address, targets: Iterable[str], *index: int) -> None:
         self._pid, self._targets = os.getpid(), targets
+        with as_transport_errors(f"cannot open an endpoint of channel {address.channel.name!r}"):
+            require_descriptors(_DESCRIPTORS + (0 if index else _PER_READER * address.channel.readers))
         loop.running()
         super().__init__(address, *index)
 

@@ -6,9 +6,10 @@ import contextlib
 from typing import Any
 
 from ipcbench.backend import PLAIN_TYPES, Address, Message, Reader, Writer, bytes_of
-from ipcbench.backends.redis.wire import Wire, command, url_of
-from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost
+from ipcbench.backends.redis.wire import ANSWER_NS, Wire, command, url_of
+from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.directory import as_transport_errors, channel_token
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.locks import reader_roles
@@ -25,18 +26,22 @@ _PROMPT_NS = 100_000_000
 _MOST_UNTAKEN = 32
 """After so many messages at most, a writer takes the replies that have come."""
 _MOST_BULK, _BULK_BYTES = 64, 2**20
+_DESCRIPTORS = 5
+"""More than an endpoint opens."""
 
 _PUSH = """
 local readers, least = #KEYS / 2, nil
 local done = redis.call('MGET', unpack(KEYS, 1, readers))
 for i = 1, readers do
     local count = tonumber(done[i] or 0)
-    if count < {gone} then {replace}redis.call('RPUSH', KEYS[readers + i], ARGV[1]) end
+    if count < {gone} then {replace}redis.call('RPUSH', KEYS[readers + i], ARGV[1], ARGV[2]) end
     if not least or count < least then least = count end
 end
 return string.format('%.0f', least)
 """
-"""Pushes a message to the list of every reader that has not closed; returns how many the slowest has read."""
+"""Pushes a message, behind its number, to the list of every reader that has not closed; returns how many the slowest
+has read.
+"""
 _REPLIES = 3
 """To what a reader asks."""
 _REPLACE = "redis.call('DEL', KEYS[readers + i]) "
@@ -69,6 +74,8 @@ class RedisEndpoint(PeerEndpoint):
 
     def _open(self, undo: contextlib.ExitStack) -> None:
         self._keys, self._wires = Keys(self._address), list[Wire]()
+        with as_transport_errors(f"no connection to the server of channel {self._channel.name!r}"):
+            require_descriptors(_DESCRIPTORS)
         undo.callback(self._drop)
         self._wire = self._connect(self._liveness.role)
 
@@ -102,12 +109,12 @@ class RedisReader(RedisEndpoint, Reader):
         most, index = bulk_of(channel), self._index
         self._end, count = keys.ends[index].encode(), keys.counts[index]
         token = command("RPOPLPUSH", keys.waiting, keys.room)
-        pop = command("BLMPOP", "0", "2", keys.messages[index], keys.ends[index], "LEFT", "COUNT", str(most))
+        pop = command("BLMPOP", "0", "2", keys.messages[index], keys.ends[index], "LEFT", "COUNT", str(2 * most))
         self._asks = [command("INCRBY", count, str(read)) + token + pop for read in range(most + 1)]
         self._leave = command("SET", count, str(GONE)) + command("DEL", keys.messages[index]) + token
         self._is_ahead = channel.delivery == "every_message"
         self._bulk: list[bytes] = []
-        self._uncounted = 0
+        self._uncounted = self._came_count = 0
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         if not self._bulk:
@@ -143,8 +150,18 @@ class RedisReader(RedisEndpoint, Reader):
         key, messages = wire.got
         if key == self._end:
             self._fail(EndOfStream(f"channel {self._channel.name!r} has ended"))
-        bulk, count = messages[::-1], len(messages)
-        self._bulk, self._uncounted, wire.got = bulk, count, None
+        count = len(messages) // 2
+        if self._is_ahead and int(messages[-2]) != self._came_count + count:
+            count = self._unbroken(messages[::2])
+        bulk = messages[2 * count - 1 :: -2]
+        self._bulk, self._uncounted, self._came_count, wire.got = bulk, count, self._came_count + count, None
+
+    def _unbroken(self, numbers: list[bytes]) -> int:
+        """Return how many messages come before the first that the server has refused; raise PeerLost if none does."""
+        count = sum(int(number) == expected for expected, number in enumerate(numbers, self._came_count + 1))
+        if not count:
+            self._fail(PeerLost(f"the server of channel {self._channel.name!r} has refused a message of its writer"))
+        return count
 
     def _check_writer(self) -> None:
         """Raise PeerLost if the writer has died and the server has nothing of it any more, not even its end."""
@@ -191,10 +208,10 @@ class RedisWriter(RedisEndpoint, Writer):
         """Return what comes before and after a message, and the number of replies."""
         keys = self._keys
         if self._is_stream and len(keys.messages) == 1:  # no script, which would copy the message twice
-            return _but_last("RPUSH", keys.messages[0]), b"\r\n" + command("GET", keys.counts[0]), 2
+            return _but_two("RPUSH", keys.messages[0]), b"\r\n" + command("GET", keys.counts[0]), 2
         script = _PUSH.format(gone=GONE, replace="" if self._is_stream else _REPLACE)
         digest = self._wire.ask(command("SCRIPT", "LOAD", script))
-        return _but_last("EVALSHA", digest, str(2 * len(keys.messages)), *keys.counts, *keys.messages), b"\r\n", 1
+        return _but_two("EVALSHA", digest, str(2 * len(keys.messages)), *keys.counts, *keys.messages), b"\r\n", 1
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
@@ -205,16 +222,31 @@ class RedisWriter(RedisEndpoint, Writer):
         if size_bytes > self._limit_bytes:
             raise MessageTooLarge(size_bytes, self._limit_bytes)
         if self._written >= self._look_at:
-            while self._wire.owed and self._wire.receive(0):
-                self._take(self._wire.got)
+            self._take_replies()
             self._look_at = self._written + self._look_after
         if self._written >= self._room_until:
             self._make_room(timeout_s)
         if self._is_stream and self._room_until > GONE:
             return  # all readers have closed
-        pieces: tuple[Any, ...] = b"%b$%d\r\n" % (self._head, size_bytes), message, self._tail
+        number = b"%d" % (self._written + 1)
+        head = b"%b$%d\r\n%b\r\n$%d\r\n" % (self._head, len(number), number, size_bytes)
+        pieces: tuple[Any, ...] = head, message, self._tail
         self._wire.send((b"".join(pieces),) if size_bytes <= _JOIN_BYTES else pieces, self._replies)
         self._written += 1
+
+    def _take_replies(self) -> None:
+        """Take the replies that have come.
+
+        Raises:
+            TransportError: the server has refused a message; from now on every call raises that.
+        """
+        try:
+            while self._wire.owed and self._wire.receive(0):
+                self._take(self._wire.got)
+        except TransportError as refusal:
+            if not is_of_handler(refusal):
+                self._refuse(refusal)
+            raise
 
     def _take(self, reply: Any) -> None:
         """Learn from a reply how many messages the slowest reader has read, if it says that."""
@@ -256,12 +288,15 @@ class RedisWriter(RedisEndpoint, Writer):
                     self._fail(self._lost(role))
 
     def _say_goodbye(self) -> None:
-        """Tell the readers that the stream ends; one that was cut ends by the release of the lock."""
-        if not self._wire.is_cut and self._liveness.is_current():
+        """Tell the readers that the stream ends; one that was cut, or of which the server has refused something, ends
+        by the release of the lock.
+        """
+        if self._failure is None and not self._wire.is_cut and self._liveness.is_current():
+            self._wire.settle(now_ns() + ANSWER_NS, bool)  # first: a message that is refused raises here
             ends = [command("RPUSH", key, "1") for key in self._keys.ends]
             self._wire.ask(b"".join(ends), len(ends))
 
 
-def _but_last(*words: str | bytes) -> bytes:
-    """Return the beginning of a command that has one more word."""
-    return command(*words, b"").removesuffix(b"$0\r\n\r\n")
+def _but_two(*words: str | bytes) -> bytes:
+    """Return the beginning of a command that has two more words."""
+    return command(*words, b"", b"").removesuffix(2 * b"$0\r\n\r\n")

@@ -34,7 +34,7 @@ URL_FILE, _MOST_URL_BYTES = "url", 4096
 _CHUNK_BYTES = 2**18
 _STUCK_S = 30.0
 """How long a server may take nothing of what is sent before the connection is given up."""
-_ANSWER_NS = 10_000_000_000
+ANSWER_NS = 10_000_000_000
 """How long an answer of a server that does not block may take."""
 SLICE_NS = 100_000_000
 """Longest wait between two looks whether the peers live."""
@@ -180,7 +180,7 @@ class Wire:
     def ask(self, commands: bytes, replies: int = 1) -> Any:
         """Send commands to a server that does not block, and return its last reply."""
         self.request(commands, replies)
-        self.settle(now_ns() + _ANSWER_NS, bool)
+        self.settle(now_ns() + ANSWER_NS, bool)
         return self.got
 
     def close(self) -> None:
