@@ -9,6 +9,7 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import index
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,6 +66,7 @@ def _kineto(data: Any) -> Iterator[_Call]:
     """Yield the calls of a trace of torch.profiler: of `record_param_comms`, or else of the operators of c10d."""
     events = [each for each in data["traceEvents"] if each.get("ph") == "X"]
     events.sort(key=lambda each: float(each.get("ts", 0)))
+    events = [each | {"base_ns": int(data.get("baseTimeNanoseconds", 0))} for each in events]
     recorded = [each for each in events if "Collective name" in each.get("args", {})]
     kernels = {"kernel", "gpu_memcpy"}  # repeat what their launch says
     about = data.get("distributedInfo", {})
@@ -73,7 +75,7 @@ def _kineto(data: Any) -> Iterator[_Call]:
     for each in [e for e in recorded if e.get("cat") not in kernels] or recorded:
         said = each["args"]
         dtype = _dtype(said.get("dtype", ""))
-        elements = max(int(said.get("In msg nelems", 0)), int(said.get("Out msg nelems", 0)))
+        elements = max(index(said.get("In msg nelems", 0)), index(said.get("Out msg nelems", 0)))
         listed = re.fullmatch(r"\[[\d, ]*\]", str(said.get("Process Group Ranks", "")))
         group = json.loads(listed[0]) if listed else groups.get(str(said.get("Process Group Name")), ())
         if not group and said.get("Group size") == world:
@@ -125,7 +127,7 @@ def _sum(start_ns: int | None, took_ns: int | None) -> int | None:
 
 
 def _timed(event: Mapping[str, Any], op: str, ranks: Sequence[int], elements: int, dtype: str) -> _Call:
-    start = round(float(event["ts"]) * 1e3)
+    start = event["base_ns"] + round(float(event["ts"]) * 1e3)
     if not ranks and _op(op) not in {None, "send", "recv"}:
         raise ValueError(f"{op} does not say which ranks are in its process group")
     return {
@@ -136,11 +138,13 @@ def _timed(event: Mapping[str, Any], op: str, ranks: Sequence[int], elements: in
 
 def _param(data: Any) -> Iterator[_Call]:
     """Yield the calls of a trace for PARAM's replay; sizes are in elements."""
+    if not isinstance(data, list):
+        raise TypeError
     for each in data:
         if "comms" not in each:
             continue
         dtype = _dtype(each.get("dtype", ""))
-        elements = max(int(each.get("in_msg_size", 0)), int(each.get("out_msg_size", 0)))
+        elements = max(index(each.get("in_msg_size", 0)), index(each.get("out_msg_size", 0)))
         op, ranks = str(each["comms"]), each.get("global_ranks") or range(int(each.get("world_size", 0)))
         start, took, marks = each.get("startTime_ns"), each.get("duration_ns"), each.get("markers") or [""]
         yield {
@@ -213,7 +217,7 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
 
     Args:
         paths: of files, `.json` or `.json.gz`, or of folders of them. A file's rank is what it says itself, or in its
-            name the number behind `rank` or the last one, or its place.
+            name the number behind `rank` or the last one; that of a single file may be 0.
         form: one of `IMPORTS`.
 
     Raises:
@@ -223,20 +227,19 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
     """
     if form not in IMPORTS:
         raise ConfigError("format", form, IMPORTS)
-    files = [file for path in paths for file in (sorted(path.glob("*.json*")) if path.is_dir() else [path])]
+    found = ([*path.glob("[!.]*.json"), *path.glob("[!.]*.json.gz")] if path.is_dir() else [path] for path in paths)
+    files = [file for each in found for file in sorted(each) if file in paths or not file.is_dir()]
     calls: list[Call] = []
     unknown: Counter[str] = Counter()
     known: dict[int, Path] = {}
-    for place, file in enumerate(files):
+    for file in files:
         with as_store_errors(file):
             if not file.exists():
                 raise StoreError(f"{file}: there is no such file")
             data = regular(file).read_bytes()
         try:
             parsed = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-            stated = parsed.get("distributedInfo", {}).get("rank") if isinstance(parsed, dict) else None
-            numbers = re.findall(r"rank\D?(\d+)", file.name) or re.findall(r"\d+", file.name)
-            rank = int(stated if stated is not None else numbers[-1] if numbers else place)
+            rank = _rank_of(parsed, file, len(files))
             calls += _numbered(IMPORTS[form](parsed), rank, unknown)
         except _DAMAGED as error:
             raise StoreError(f"{file}: no trace of {form}: {_why(error)}") from error
@@ -258,6 +261,15 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
         remarks.append(f"Calls of which it is not known how long they waited: {blind:,}; {why}.")
     remarks += [f"{count} calls of {name} were left out." for name, count in unknown.items()]
     return Profile(None, calls=tuple(calls), remarks=tuple(remarks), is_planned=is_planned)
+
+
+def _rank_of(parsed: Any, file: Path, files_count: int) -> int:
+    """Return the rank that a trace says, or its name; 0 of a single file."""
+    stated = parsed.get("distributedInfo", {}).get("rank") if isinstance(parsed, dict) else None
+    numbers = re.findall(r"rank\D?(\d+)", file.name) or re.findall(r"\d+", file.name)
+    if stated is None and not numbers and files_count > 1:
+        raise ValueError("neither it nor its name says a rank, as rank0.json does")
+    return int(stated if stated is not None else (numbers or [0])[-1])
 
 
 def unfit(calls: Sequence[Call]) -> str:
@@ -301,6 +313,8 @@ def _why(error: BaseException) -> str:
         return f"it lacks {error}"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
+    if isinstance(error, json.JSONDecodeError) and not error.doc:
+        return "it is empty"
     if isinstance(error, OverflowError):
         return "a number in it is too large"
     if isinstance(error, LookupError | TypeError | AttributeError | RuntimeError):
@@ -325,13 +339,14 @@ def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Itera
                 raise ValueError(f"{name} does not say its peer")
             src, dst = (src, peer) if op == "send" else (peer, dst)
             ranks = (rank if src is None else int(src), rank if dst is None else int(dst))
-        step, start, end = each.get("step", 0), each.get("enter_ns"), each.get("exit_ns")
-        gap = each.get("gap_ns")
+        step, start, end, gap = each.get("step", 0), each.get("enter_ns"), each.get("exit_ns"), each.get("gap_ns")
         if gap is None and start is not None and last_ns is not None:
             gap = max(0, start - last_ns)
         is_possible = all(0 <= member < _MOST_RANKS for member in (rank, *ranks)) and len({*ranks}) == len(ranks)
         if not is_possible or each["bytes"] < 0:
             raise ValueError(f"rank {rank}, or another rank or the size of {name}, is not possible")
+        if min(step, start or 0, gap or 0, 0 if end is None else end - start) < 0:
+            raise ValueError(f"{name} has a negative step, begin, duration or gap")
         if max(abs(value or 0) for value in (step, each["bytes"], start, end, gap)) >= _MOST:
             raise OverflowError
         row = (rank, step, counts[step], op, ranks, each["bytes"], each["dtype"], each.get("path", ""), start, end)

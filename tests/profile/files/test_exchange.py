@@ -243,6 +243,51 @@ def test_traces_of_too_few_ranks_or_one_twice_are_refused(tmp_path: Path) -> Non
         read_calls([*files, files[1]], "kineto")
 
 
+@pytest.mark.parametrize("form", ["kineto", "chakra", "param"])
+@pytest.mark.parametrize(("start_ns", "took_ns"), [(-5000, 1000), (5000, -1000)])
+def test_negative_times_are_refused(tmp_path: Path, form: str, start_ns: int, took_ns: int) -> None:
+    """They were taken, and a report then ended in a traceback."""
+    attributes = [{"name": "comm_type", "int64Val": 0}, {"name": "comm_size", "int64Val": 4},
+                  {"name": "start_ns", "int64Val": start_ns}, {"name": "duration_ns", "int64Val": took_ns}]  # fmt: skip
+    found = comms("allreduce", start_ns / 1e3, **{"Process Group Ranks": "[0]"}) | {"dur": took_ns / 1e3}
+    trace = {
+        "kineto": kineto(0, found),
+        "chakra": {"nodes": [{"id": 1, "name": "a", "type": 7, "attr": attributes}]},
+        "param": [reduce(0, start_ns, took_ns, global_ranks=[0])],
+    }
+    (tmp_path / "0.json").write_text(json.dumps(trace[form]))
+    with pytest.raises(StoreError, match="has a negative step, begin, duration or gap"):
+        read_calls([tmp_path / "0.json"], form)
+
+
+def test_other_files_of_a_folder_are_passed_over_or_named(tmp_path: Path) -> None:
+    """A file that says no rank took the place of rank 0, and rank 0 was blamed."""
+    traces(tmp_path, [reduce(0, 1000)], [reduce(0, 1000)])
+    for name in (".hidden.json", "params.json.bak"):
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "sub.json").mkdir()
+    assert len(read_calls([tmp_path], "param").calls) == 2
+    for text, words in (("[]", "neither it nor its name says a rank"), ("", "it is empty")):
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(StoreError, match=rf"config\.json: no trace of param: {words}"):
+            read_calls([tmp_path], "param")
+
+
+def test_what_is_of_another_format_or_no_whole_number_of_elements_is_refused(tmp_path: Path) -> None:
+    for rank, trace in enumerate((kineto(0), [reduce(0, 1, in_msg_size=10.5)])):
+        (tmp_path / f"{rank}.json").write_text(json.dumps(trace))
+        with pytest.raises(StoreError, match="its parts are not those of such a trace"):
+            read_calls([tmp_path / f"{rank}.json"], "param")
+
+
+def test_times_of_kineto_count_from_each_trace_s_own_base(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        trace = kineto(rank, comms("allreduce", 5000.0 - 2000 * rank, **{"Process Group Ranks": "[0, 1]"}))
+        trace["baseTimeNanoseconds"] = 10**18 + 2_000_000 * rank
+        (tmp_path / f"{rank}.json").write_text(json.dumps(trace))
+    assert {call.enter_ns for call in read_calls([tmp_path], "kineto").calls} == {10**18 + 5_000_000}
+
+
 def test_nodes_of_chakra_as_its_own_tools_write_them_are_read(tmp_path: Path) -> None:
     attributes = [{"name": "is_cpu_op", "boolVal": False}, {"name": "comm_type", "int64Val": "2"},
                   {"name": "comm_size", "int64Val": "1048576"}]  # fmt: skip
