@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from ipcbench.profile.comm.late import WAIT_RATIO, Late
 from ipcbench.profile.records import Phase, SweepPoint
 from ipcbench.profile.summary import BUSY_RATIO, COMMUNICATION, HOST, OTHER, TRANSFER, WAIT, PhaseSummary, Summary
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
-WAIT_RATIO: Final = 0.1
 TRANSFER_RATIO: Final = 0.1
 HOST_RATIO: Final = 0.2
 BUCKET_RATIO: Final = 0.4
@@ -55,7 +55,8 @@ def advise(summary: Summary, points: Sequence[SweepPoint] = ()) -> tuple[Advice,
     """
     if summary.profile.agreement and not summary.profile.agreement.holds:
         return ()
-    if any(len(total.latency.rounds) < 2 for total in summary.totals if total.latency):
+    figures = [total.latency for total in summary.totals] + [each.wall for each in summary.phases]
+    if any(len(figure.rounds) < 2 for figure in figures if figure):
         return ()  # one repetition may be any
     best: dict[str, Advice] = {}
     for rule in _RULES:
@@ -80,26 +81,33 @@ def _busy(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
 def _waiting(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:
     if summary.setting.parallel == "split" or _is_better_whole(points):
         return  # client and server cannot share their work otherwise; one process waits for nobody
-    is_pipeline = "pp" in summary.setting.parallel
-    threshold = f"a rank waits at least {percent(WAIT_RATIO)} of a step{'' if is_pipeline else ' more than another'}"
+    threshold = f"a rank waits at least {percent(WAIT_RATIO)} of a step"
     for phase in summary.by_phase:
+        late = summary.late[phase[0].phase] if "tp" in summary.setting.parallel else None
         most, least = (choose(phase, key=lambda each: each.share(WAIT)) for choose in (max, min))
-        gain: float | None = most.share(WAIT)
-        if most.share(WAIT) - (0.0 if is_pipeline else least.share(WAIT)) < WAIT_RATIO:
-            continue
-        slow = [each for each in summary.slow_layers if each.phase == most.phase]
-        action = f"Give rank {least.rank} less to do, or find out why it is late: the others wait for it."
-        if is_pipeline and not slow:
+        if late:
+            (rank, few), *_, (waiting, much) = late.waits_ns.items()
+            most = next(each for each in phase if each.rank == waiting)
+            evidence = f"Rank {waiting} waits {_part(most, much)}, rank {rank} waits {_ms(few)}."
+            gain = late.gain_ns / most.wall_ns if late.ranks else None
+            yield Advice("waiting", _of_late(late), evidence, gain, f"{threshold} more than another", most.phase)
+        elif "pp" in summary.setting.parallel and most.share(WAIT) >= WAIT_RATIO:
             action = "Keep the pipeline full: a larger batch in more parts (--batch, --micro-batches)."
-            busiest = max(each.wall.value - each.ns(WAIT) for each in phase)
-            gain = max(0.0, 1 - busiest / max(each.wall.value for each in phase))  # a stage cannot be quicker than full
-        elif summary.late_rank(most.phase) != least.rank:
-            action, gain = "Find out why ranks are late: which one is changes from step to step.", None
-        few = _ms(least.ns(WAIT))
-        evidence = f"Rank {most.rank} waits {_part(most, most.ns(WAIT))}, rank {least.rank} waits {few}."
-        for each in slow[:2]:
-            evidence += f" {each.path} takes {_ms(each.ns)} at rank {each.rank}, {_ms(each.others_ns)} at the others."
-        yield Advice("waiting", action, evidence, gain, threshold, most.phase)
+            work_ns = {each.wall_ns - each.ns(WAIT): each.rank for each in phase}
+            busy, idle = max(work_ns), min(work_ns)
+            evidence = f"Rank {most.rank} waits {_part(most, most.ns(WAIT))}, rank {least.rank} {_ms(least.ns(WAIT))}; "
+            evidence += f"without that, rank {work_ns[busy]} takes {_ms(busy)}, rank {work_ns[idle]} {_ms(idle)}."
+            gain = max(0.0, 1 - busy / max(each.wall_ns for each in phase))  # a stage cannot be quicker than full
+            yield Advice("waiting", action, evidence, gain, threshold, most.phase)
+
+
+def _of_late(late: Late) -> str:
+    if late.ranks:
+        who = f"rank{'s' * (len(late.ranks) > 1)} {', '.join(map(str, late.ranks))}"
+        return f"Give {who} less to do, or find out why others wait for {who}."
+    if late.is_changing:
+        return "Find out why ranks are late: which one is changes from step to step."
+    return "Measure more steps (--steps): these are too few to say which rank is late."
 
 
 def _transfer(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:
@@ -121,7 +129,7 @@ def _host(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     action = f"Do more in each operator: a larger batch,{fused} or a compiled model."
     for phase in summary.by_phase:
         most = max(phase, key=_host_ns)
-        if (share := _host_ns(most) / most.wall.value) >= HOST_RATIO:
+        if (share := _host_ns(most) / most.wall_ns) >= HOST_RATIO:
             evidence = f"No operator runs for {_part(most, _host_ns(most))} at rank {most.rank} (Python, dispatch)."
             yield Advice("no operator", action, evidence, share, threshold, most.phase)
 
@@ -153,7 +161,7 @@ def _layer(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
         if slowest.value >= LAYER_RATIO * middle.value and slowest.is_slower(middle, among=len(layers)):
             action = f"Find out what is different about {part.name} at rank {each.rank}."
             evidence = f"Without communication it takes {_part(each, slowest.value)}, a median one {_ms(middle.value)}."
-            gain = (slowest.value - middle.value) / each.wall.value
+            gain = (slowest.value - middle.value) / each.wall_ns
             yield Advice("slowest layer", action, evidence, gain, threshold, each.phase)
 
 
@@ -161,7 +169,7 @@ def _eager(summary: Summary, _: Sequence[SweepPoint]) -> Iterator[Advice]:
     threshold = f"eager attention's products are at least {percent(SCORES_RATIO)} of a step"
     for each in summary.phases if summary.setting.attention == "eager" else ():
         ns = sum(operator.ns for operator in each.operators if operator.bucket in {"scores", "attention"})
-        if (share := ns / each.wall.value) >= SCORES_RATIO:
+        if (share := ns / each.wall_ns) >= SCORES_RATIO:
             action = "Use --attn sdpa: it does not write the attention matrices."
             yield Advice("eager attention", action, f"They take {_part(each, ns)}.", share, threshold, each.phase)
 
@@ -234,7 +242,7 @@ def _ms(ns: float) -> str:
 
 
 def _part(each: PhaseSummary, ns: float) -> str:
-    return f"{_ms(ns)} of a {each.phase} step ({percent(ns / each.wall.value)})"
+    return f"{_ms(ns)} of a {each.phase} step ({percent(ns / each.wall_ns)})"
 
 
 def case_words(point: SweepPoint) -> str:

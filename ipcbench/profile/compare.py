@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ipcbench.errors import ConfigError
+from ipcbench.profile.comm.late import held_up_words
 from ipcbench.profile.records import Phase
 from ipcbench.profile.summary import Part, Summary
 from ipcbench.stats.decisions import Verdict, verdict
@@ -20,7 +21,10 @@ ONE_RUN = (
     f"Below a factor of {LARGE_RATIO:g}, single runs cannot tell a difference from the drift between runs. Repeat each "
     f"{MIN_CLAIM_ROUNDS} times or more, and compare A,A2,A3 with B,B2,B3."
 )
-MEDIANS = "Figures are medians over repetitions; a report's parts, which add up, are means over its middle steps."
+MEDIANS = (
+    "Figures are medians over repetitions; a report's parts, which add up, are means over steps of less than twice the "
+    "median. Times that are 0, vary too much or have too few repetitions have no ratio."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class Comparison:
 
     Attributes:
         differences: setting or version → value in a and in b.
-        waits: that ranks of either waited for a core: a difference may be no more.
+        waits: that ranks of either waited for a core, or were held up: a difference may be no more.
     """
 
     rows: tuple[Row, ...]
@@ -74,13 +78,8 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
     a, b = first[0], second[0]
     is_one = len(first) == len(second) == 1
     rows = list(_rows(a, b)) if is_one else list(_repeated([*first], [*second]))
-    settings = [_conditions(each) for each in (a, b)]
-    names = dict.fromkeys([*settings[0], *settings[1]])
-    differences = tuple(
-        (name, settings[0].get(name), settings[1].get(name))
-        for name in names
-        if settings[0].get(name) != settings[1].get(name)
-    )
+    x, y = (_conditions(each) for each in (a, b))
+    differences = tuple((name, x.get(name), y.get(name)) for name in {**x, **y} if x.get(name) != y.get(name))
     remarks = [ONE_RUN, MEDIANS] if is_one else [MEDIANS]
     if a.profile.ranks != b.profile.ranks:
         remarks.append("They have different ranks: parts and layers of one rank hold different shares of the model.")
@@ -88,6 +87,8 @@ def compare(first: Sequence[Summary], second: Sequence[Summary]) -> Comparison:
              if (said := next(filter(None, (each.core_wait_words for each in side)), ""))]  # fmt: skip
     if waits:
         waits.append("All times of that run hold the wait, and so do the differences below.")
+    waits += [f"{name}: {said}" for name, side in (("a", first), ("b", second))
+              if (said := next(filter(None, (held_up_words(each.held_up) for each in side)), ""))]  # fmt: skip
     return Comparison(tuple(_judged(row, len(rows), is_one) for row in rows), differences, tuple(waits), tuple(remarks))
 
 

@@ -1,22 +1,21 @@
 """What a profile says: the parts of each step's time, layers, operators, communication, and the cost of measuring.
 
 All parts of a phase at a rank add up to its wall time. They are means over the same steps at all ranks, those that
-nothing disturbed, scaled to the median of all.
+nothing disturbed.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from statistics import median
 from typing import Final
 
 import numpy as np
 
+from ipcbench.profile.comm.late import HeldUp, Late, held_up, latest, quiet
 from ipcbench.profile.comm.waits import Bubble, Totals, bubble, extent_ns, matched, totals
 from ipcbench.profile.records import Call, Operator, Phase, Profile, Setting, Source, Span, Step
 from ipcbench.profile.timing.overhead import Overhead, overhead
@@ -38,12 +37,6 @@ _BLOCKS = frozenset(("root", "layer", OWN, *_BUCKET_OF))
 _OUTSIDE = "\0"
 """In the place of a path: within the step, but not within the model."""
 BUSY_RATIO: Final = 0.05
-_HELD_UP_RATIO, _HELD_UP_NS = 10.0, 1e9
-"""A step that takes so many times the median of its kind, or twice that and so much longer, is named."""
-_DISTURBED_RATIO = 2.0
-"""A step that takes so many times the median of its phase at a rank is in no part."""
-_SIGMAS = 1.96
-"""From the middle of a 95 % interval to its end."""
 _SLOW_RATIO = 1.1
 """A layer of one rank is named if it takes this many times what it takes at the others, or more."""
 
@@ -88,6 +81,7 @@ class PhaseSummary:
     rank: int
     steps_count: int
     wall: Figure
+    """Its median; see `wall_ns`."""
     coverage_ratio: float
     """Share of the wall time within the model's own forward or communication."""
     buckets: tuple[Part, ...]
@@ -100,6 +94,11 @@ class PhaseSummary:
     def units(self) -> tuple[Part, ...]:
         """Return the layers; of a model of other names, the blocks that take their place."""
         return self.layers or tuple(part for part in self.buckets if self.blocks.get(part.name, ("",))[0] == OWN)
+
+    @property
+    def wall_ns(self) -> float:
+        """Return the mean of the steps that the parts are of: they add up to it."""
+        return sum(part.ns for part in self.buckets)
 
     def ns(self, *buckets: str) -> float:
         """Return what buckets take together."""
@@ -120,26 +119,6 @@ class SlowLayer:
     ns: float
     others_ns: float
     """Median over the other ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeldUp:
-    """A step that took many times the median of its phase.
-
-    Attributes:
-        step: its number.
-        rank: which was held up: all others waited for it. None if no calls say so.
-        seen_at: the rank at which it took the longest.
-        wall_ns: there.
-        median_ns: of that rank's steps of this phase.
-    """
-
-    phase: Phase
-    step: int
-    rank: int | None
-    seen_at: int
-    wall_ns: int
-    median_ns: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,50 +148,14 @@ class Summary:
     totals: tuple[PhaseTotal, ...]
     phases: tuple[PhaseSummary, ...]
     slow_layers: tuple[SlowLayer, ...]
+    held_up: tuple[HeldUp, ...]
+    late: Mapping[Phase, Late | None]
+    """Of each phase with spans: who is late, of ranks that do the same work."""
 
     @property
     def setting(self) -> Setting:
         """Return what was asked for; of imported calls, which have no steps, only defaults."""
         return self.profile.setting or Setting(model="")
-
-    @cached_property
-    def held_up(self) -> list[HeldUp]:
-        """Return the steps in which something stopped a rank, in their order."""
-        groups: dict[tuple[Phase, int, Source], list[Step]] = defaultdict(list)
-        for step in self.profile.steps:
-            groups[step.phase, step.rank, step.source].append(step)
-        longest: dict[int, HeldUp] = {}
-        for steps in groups.values():
-            middle = median(step.wall_ns for step in steps)
-            for step in steps:
-                if step.wall_ns < min(_HELD_UP_RATIO * middle, max(2 * middle, middle + _HELD_UP_NS)):
-                    continue
-                if step.number not in longest or longest[step.number].wall_ns < step.wall_ns:
-                    longest[step.number] = HeldUp(step.phase, step.number, None, step.rank, step.wall_ns, middle)
-        return [replace(held, rank=self._awaited(held)) for _, held in sorted(longest.items())]
-
-    def _awaited(self, held: HeldUp) -> int | None:
-        """Return the one rank that did not wait in the calls of a step for most of what it took too long."""
-        waited = self._waited_ns[held.step]
-        awaited = [rank for rank in self.profile.ranks if waited[rank] < (held.wall_ns - held.median_ns) / 2]
-        return awaited[0] if len(awaited) == 1 else None
-
-    def late_rank(self, phase: Phase) -> int | None:
-        """Return the rank that waited least in most steps of a phase, and more often than by chance; None for none."""
-        numbers = {step.number for step in self.profile.steps if (step.phase, step.source) == (phase, "spans")}
-        waits = [self._waited_ns[number] for number in numbers]
-        counts = Counter(min(each, key=each.__getitem__) for each in waits if len({*each.values()}) > 1)
-        (rank, count), of, chance = (counts.most_common(1) or [(0, 0)])[0], len(waits), 1 / len(self.profile.ranks)
-        by_chance = of * chance + _SIGMAS * math.sqrt(of * chance * (1 - chance))
-        return rank if count - 0.5 > max(of / 2, by_chance) else None
-
-    @cached_property
-    def _waited_ns(self) -> Mapping[int, Counter[int]]:
-        """Number of a step → rank → how long it waited in its calls."""
-        found: dict[int, Counter[int]] = defaultdict(Counter)
-        for call in self.profile.calls:
-            found[call.step][call.rank] += call.wait_ns or 0
-        return found
 
     def communicated_ns(self) -> dict[Span, int]:
         """Return the communication in each span that has any, ns; that in a span within it left out."""
@@ -228,13 +171,12 @@ class Summary:
         """Return the rank that waited the most for a core, and its share of the steps that nothing else held up; None
         if nothing says so.
         """
-        waits: dict[int, list[int]] = {}
-        held_up = {each.step for each in self.held_up}
+        waited, walls, held_up = Counter[int](), Counter[int](), {each.step for each in self.held_up}
         for step in self.profile.steps:
             if step.core_wait_ns is not None and step.number not in held_up:
-                rank = waits.setdefault(step.rank, [0, 0])
-                rank[:] = rank[0] + step.core_wait_ns, rank[1] + step.wall_ns
-        shares = ((rank, waited / wall) for rank, (waited, wall) in waits.items() if wall)
+                waited[step.rank] += step.core_wait_ns
+                walls[step.rank] += step.wall_ns
+        shares = ((rank, waited[rank] / wall) for rank, wall in walls.items())
         return max(shares, key=lambda each: each[1], default=None)
 
     @property
@@ -291,7 +233,9 @@ def summarize(profile: Profile) -> Summary:
         found for phase in reader.phases for rank in profile.ranks if (found := reader.phase(phase, rank)) is not None
     )
     slow = () if reader.setting.parallel == "split" else tuple(_slow_layers(phases))  # there, ranks do different work
-    return Summary(profile, tuple(map(reader.total, reader.phases)), phases, slow)
+    walls = {each.phase: each.wall_ns for each in phases}
+    late = {phase: latest(profile.calls, reader.quiet[phase], ns) for phase, ns in walls.items()}
+    return Summary(profile, tuple(map(reader.total, reader.phases)), phases, slow, reader.held_up, late)
 
 
 def with_matches(profile: Profile) -> Profile:
@@ -313,6 +257,9 @@ class _Reader:
             self.spans[span.rank, span.step].append(span)
         for call in profile.calls:
             self.calls[call.rank, call.step].append(call)
+        self.held_up = held_up(profile)
+        self.stopped = {each.step for each in self.held_up}
+        self.quiet = {phase: quiet(profile, phase, self.stopped) for phase in self.phases}
 
     @cached_property
     def repetitions(self) -> Mapping[int, int]:
@@ -323,29 +270,19 @@ class _Reader:
             found[number], last = count, position
         return found
 
-    def _disturbed(self, phase: Phase) -> set[int]:
-        """Return the steps of a phase with spans that took much more than the median at a rank."""
-        steps = [step for step in self.profile.steps if (step.phase, step.source) == (phase, "spans")]
-        usual = {rank: median(s.wall_ns for s in steps if s.rank == rank) for rank in {s.rank for s in steps}}
-        return {step.number for step in steps if step.wall_ns >= _DISTURBED_RATIO * usual[step.rank]}
-
     def phase(self, phase: Phase, rank: int) -> PhaseSummary | None:
-        """Return a phase at a rank; None if it has no step with spans."""
+        """Return a phase at a rank; None if it has no step with spans in which nothing stopped a rank."""
         steps = [s for s in self.profile.steps if (s.rank, s.phase, s.source) == (rank, phase, "spans")]
-        if not steps:
+        kept = [place for place, step in enumerate(steps) if step.number in self.quiet[phase]]
+        if not kept:
             return None
         table, kinds = self._table(steps)
         walls = np.array([step.wall_ns for step in steps], dtype=np.float64)
-        long = self._disturbed(phase)
-        kept = [place for place, step in enumerate(steps) if step.number not in long] or [*range(len(steps))]
-        wall = self._figure(walls, steps)
-        scale = wall.value / float(walls[kept].mean())
+        wall_ns = float(walls[kept].mean())
 
-        def part(name: str, values: FloatArray, own: FloatArray | None = None) -> Part:
-            ns = scale * float(values[kept].mean())
-            own = values if own is None else own
-            inside = ns - scale * float(own[kept].mean())
-            return Part(name, ns, ns / wall.value, self._figure(own, steps), inside)
+        def part(name: str, values: FloatArray, own: FloatArray) -> Part:
+            ns = float(values[kept].mean())
+            return Part(name, ns, ns / wall_ns, self._figure(own, steps), ns - float(own[kept].mean()))
 
         layers = [path for path, kind in kinds.items() if kind == "layer"]
         inside = {
@@ -355,12 +292,12 @@ class _Reader:
         blocks = {path: (kind, 0.0) for path, kind in kinds.items() if kind in _BLOCKS}
         for path, values in table.items():
             if path != _OUTSIDE and (near := _nearest(path, blocks)) in blocks:
-                blocks[near] = (blocks[near][0], blocks[near][1] + scale * float(values[kept, 0].mean()))
+                blocks[near] = (blocks[near][0], blocks[near][1] + float(values[kept, 0].mean()))
         operators = [each for each in self.profile.operators if (each.rank, each.phase) == (rank, phase)]
         return PhaseSummary(
-            phase, rank, len(steps), wall,
+            phase, rank, len(steps), self._figure(walls, steps),
             1 - float(table[_OUTSIDE][kept, 0].sum() / walls[kept].sum()),
-            tuple(part(name, values) for name, values in _buckets(table, kinds).items()),
+            tuple(part(name, values, values) for name, values in _buckets(table, kinds).items()),
             tuple(part(path, values.sum(axis=1), values[:, 0]) for path, values in inside.items()),
             tuple(_operators(operators, blocks)),
             blocks,
@@ -386,34 +323,39 @@ class _Reader:
         return table, kinds
 
     def _figure(self, values: FloatArray, steps: Sequence[Step]) -> Figure:
-        """Return the median over repetitions of the median of each."""
+        return figure_of([value for value in self._rounds(values, steps) if value is not None])
+
+    def _rounds(self, values: FloatArray, steps: Sequence[Step]) -> list[float | None]:
+        """Return the median of each repetition; steps in which something stopped a rank are left out if there are
+        others, so that of some nothing is left.
+        """
+        kept = {step.number for step in steps} - self.stopped or {step.number for step in steps}
         groups: dict[int, list[float]] = defaultdict(list)
         for value, step in zip(values.tolist(), steps, strict=True):
-            groups[self.repetitions[step.number]].append(value)
-        return figure_of([float(np.median(group)) for group in groups.values()])
+            groups[self.repetitions[step.number]] += [value] if step.number in kept else []
+        return [float(np.median(group)) if group else None for group in groups.values()]
 
     def total(self, phase: Phase) -> PhaseTotal:
         """Return a phase over all ranks."""
         plain, spans = (self._latency(phase, source) for source in ("plain", "spans"))
-        cost = overhead(plain.rounds if plain else (), spans.rounds if spans else ())
+        known = [ns for ns in plain or spans if ns is not None]
+        latency, cost = figure_of(known) if known else None, overhead(plain, spans)
         steps = [step for step in self.profile.steps if step.phase == phase and step.source != "operators"]
         numbers = {step.number for step in steps}
         calls = [call for call in self.profile.calls if call.step in numbers]
         stages, found = re.search(r"pp(\d+)", self.setting.parallel), None
         if stages:
             found = bubble(calls, steps, int(stages[1]), self.setting.micro_batches)
-        return PhaseTotal(phase, plain or spans, plain is not None, cost, totals(calls) if calls else None, found)
+        return PhaseTotal(phase, latency, bool(plain), cost, totals(calls) if calls else None, found)
 
-    def _latency(self, phase: Phase, source: Source) -> Figure | None:
+    def _latency(self, phase: Phase, source: Source) -> list[float | None]:
         groups: dict[int, list[Step]] = defaultdict(list)
         for step in self.profile.steps:
             if (step.phase, step.source) == (phase, source):
                 groups[step.number].append(step)
         whole = [steps for steps in groups.values() if len(steps) == len(self.profile.ranks)]
-        if not whole:
-            return None
         spans = np.array([extent_ns(steps) for steps in whole], dtype=np.float64)
-        return self._figure(spans, [steps[0] for steps in whole])
+        return self._rounds(spans, [steps[0] for steps in whole])
 
 
 def communicated(
@@ -493,8 +435,6 @@ def _slow_layers(phases: Sequence[PhaseSummary]) -> Iterable[SlowLayer]:
     for (phase, path), figures in groups.items():
         for rank, figure in figures:
             others = sorted((other for r, other in figures if r != rank), key=lambda other: other.value)
-            if not others:
-                continue
-            other = others[len(others) // 2]
+            other = others[len(others) // 2] if others else figure
             if figure.value >= _SLOW_RATIO * other.value and figure.is_slower(other, among):
                 yield SlowLayer(phase, rank, path, figure.value, other.value)

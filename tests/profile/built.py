@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -34,6 +35,7 @@ def built(
     tokens: int = 3,
     ranks: int = 2,
     slow: tuple[int, int, int] | None = None,
+    slow_ranks: Collection[int] = (),
     transfer_ns: int = TRANSFER_NS,
     noise_ratio: float = 0.01,
     seed: int = 1,
@@ -46,11 +48,13 @@ def built(
         tokens: decoded in each.
         ranks: 1 has no communication.
         slow: (rank, layer, ns): a delay in that layer's mlp at that rank.
+        slow_ranks: others with that delay.
         transfer_ns: of each all_reduce; there are two a layer.
         noise_ratio: standard deviation of every time.
         seed: of the noise.
     """
-    maker = _Maker(layers, ranks, slow, transfer_ns, noise_ratio, np.random.default_rng(seed))
+    late = {slow[0], *slow_ranks} if slow else set()
+    maker = _Maker(layers, ranks, slow, late, transfer_ns, noise_ratio, np.random.default_rng(seed))
     for number in range(2 * repetitions):
         maker.step("prefill", 0, is_plain=bool(number % 2))
         for token in range(tokens):
@@ -104,10 +108,10 @@ class _Maker:
     """Lays steps of all ranks one after another."""
 
     def __init__(
-        self, layers: int, ranks: int, slow: tuple[int, int, int] | None, transfer_ns: int, noise: float,
-        generator: np.random.Generator,
+        self, layers: int, ranks: int, slow: tuple[int, int, int] | None, late: set[int],
+        transfer_ns: int, noise: float, generator: np.random.Generator,
     ) -> None:  # fmt: skip
-        self.layers, self.ranks, self.slow, self.transfer_ns = layers, ranks, slow, transfer_ns
+        self.layers, self.ranks, self.slow, self.late, self.transfer_ns = layers, ranks, slow, late, transfer_ns
         self.noise, self.generator = noise, generator
         self.steps: list[Step] = []
         self.spans: list[Span] = []
@@ -166,7 +170,7 @@ class _Maker:
     def _work(self, ns: float, delay_ns: int = 0) -> None:
         for rank in range(self.ranks):
             self.at[rank] += int(ns * (1 + self.noise * abs(self.generator.standard_normal())))
-            if self.slow and self.slow[0] == rank:
+            if rank in self.late:
                 self.at[rank] += delay_ns
 
     def _reduce(self, path: str, size: int) -> None:

@@ -42,7 +42,7 @@ def test_its_parts_add_up_to_the_wall(profile: Profile) -> None:
     summary = summarize(profile)
     assert len(summary.phases) == 2 * len(profile.ranks)
     for each in summary.phases:
-        assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall.value, rel=0.005)
+        assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall_ns, rel=0.005)
         assert each.coverage_ratio >= 0.97
         for path, (_, ns) in each.blocks.items():
             own = [operator.ns for operator in each.operators if operator.path == path]

@@ -6,7 +6,6 @@ waiting. A call that ended earlier, such as a send that a buffer took, waited fo
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,8 +20,6 @@ _DOUBTFUL_RATIO = 0.1
 """Of the median transfer: clocks that may differ by more cannot tell it from waiting."""
 _MAY_DIFFER: Final = frozenset(("all_to_all", "gather", "scatter"))
 """In size, as the parts of ranks may."""
-_TOGETHER: Final = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
-"""No rank can end one before all have begun it."""
 _Kind: TypeAlias = tuple[str, tuple[int, ...], str]
 """What calls that are matched in their order share: `messages` or `operations`, ranks and group."""
 
@@ -69,12 +66,6 @@ class Straggler:
     late_ns: float
     of_count: int
     ranks_count: int
-
-    @property
-    def is_often(self) -> bool:
-        """Return whether it was mostly the last, and more often than by chance, by three standard deviations."""
-        expected = self.of_count / self.ranks_count
-        return self.count > max(self.of_count / 2, expected + 3 * math.sqrt(expected * (1 - 1 / self.ranks_count)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,12 +144,13 @@ def _waits(members: Sequence[Call]) -> Iterable[tuple[Call, int]]:
 
 def _transfer_ns(members: Sequence[Call]) -> int | None:
     """Return an operation's time from its last rank's enter; None unless its ranks are there, with times that can be
-    those of synchronous calls and one clock.
+    those of synchronous calls and one clock: but for a send, none ends before another begins.
     """
     if {call.rank for call in members} != {*members[0].ranks} or any(call.exit_ns is None for call in members):
         return None
     last = max(map(_enter, members))
-    return None if members[0].op in _TOGETHER and min(map(_exit, members)) < last else max(map(_exit, members)) - last
+    is_over = any(_exit(call) < last for call in members if call.op != "send")  # which a buffer may take
+    return None if is_over else max(map(_exit, members)) - last
 
 
 def misfits(calls: Sequence[Call], may_differ: Collection[str] = _MAY_DIFFER) -> Iterator[str]:

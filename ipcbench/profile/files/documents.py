@@ -27,8 +27,8 @@ METHOD: Final = (
     "scaled to the block's time; FLOPs and bytes from the shapes alone.",
     "Nested times are never added up: a part's time is without the parts inside it and without communication.",
     "Waiting is the time from a rank's own call to that of the last rank; the rest of a call is transfer.",
-    "Parts are means over the same steps at all ranks, without those that took twice the median or more at one, scaled "
-    "to the median step; intervals are of medians, 95 %.",
+    "Parts are means over the same steps at all ranks, without those that took twice the median or more at one; the "
+    "whole is their mean, too. Intervals are of medians, 95 %.",
 )
 LIMITS: Final = (
     "One run in one process a rank: another run of the same may differ by more than the intervals say.",
@@ -99,7 +99,7 @@ def analysis(summary: Summary, advice: Sequence[Advice], metrics: Mapping[str, A
     for each in summary.phases:
         for kind, ns in each.blocks.values():
             operations[kind] += ns * each.steps_count
-    wall_ns = sum(each.wall.value * each.steps_count for each in summary.phases)
+    wall_ns = sum(each.wall_ns * each.steps_count for each in summary.phases)
     return {
         **head("profile analysis"),
         "units": UNITS,
@@ -116,7 +116,7 @@ def analysis(summary: Summary, advice: Sequence[Advice], metrics: Mapping[str, A
             for kind, ns in operations.items()
         },
         "by_operation_type": {
-            "compute": sum(each.wall.value - each.ns(*COMMUNICATION, HOST) for each in summary.phases),
+            "compute": sum(each.wall_ns - each.ns(*COMMUNICATION, HOST) for each in summary.phases),
             "communication": sum(each.ns(*COMMUNICATION) for each in summary.phases),
             "host_overhead": sum(each.ns(HOST) for each in summary.phases),
             "unit": "ns, a step of each phase and rank",
@@ -137,7 +137,7 @@ def _communication(summary: Summary) -> dict[str, Any]:
     total, phases = sum(took) / 1e9, summary.phases
     share = sum(each.steps_count * each.ns(*COMMUNICATION) for each in phases)
     return {"total_comm_ops": len(took), "total_comm_time": total, "avg_comm_time": total / len(took),
-            "comm_percentage": 100 * share / sum(each.steps_count * each.wall.value for each in phases)}  # fmt: skip
+            "comm_percentage": 100 * share / sum(each.steps_count * each.wall_ns for each in phases)}  # fmt: skip
 
 
 def communication(summary: Summary) -> dict[str, Any]:

@@ -121,7 +121,7 @@ def _computing(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
         return None
     figure, panels = _panels(summary, "Computing and communication, by rank")
     for axes, ranks in panels:
-        parts = {"computing": [each.wall.value - each.ns(*COMMUNICATION, HOST) for each in ranks]}
+        parts = {"computing": [each.wall_ns - each.ns(*COMMUNICATION, HOST) for each in ranks]}
         parts |= {name: [each.ns(name) for each in ranks] for name in (*COMMUNICATION, HOST)}
         _stacked(axes, [f"rank {each.rank}" for each in ranks], parts, summary)
         axes.set_ylabel("ms a step", color=MUTED)
@@ -173,7 +173,7 @@ def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
         return None
     figure, panels = _panels(summary, "What takes longest, own time, at the rank that computes longest", 5.2)
     for axes, ranks in panels:
-        each = max(ranks, key=lambda each: each.wall.value - each.ns(*COMMUNICATION))
+        each = max(ranks, key=lambda each: each.wall_ns - each.ns(*COMMUNICATION))
         bars = [(path or "model", path if kind == OWN else kind, ns) for path, (kind, ns) in each.blocks.items()]
         bars += [(name, name, each.ns(name)) for name in (*COMMUNICATION, HOST) if each.ns(name)]
         bars = sorted(bars, key=lambda bar: bar[2])[-_MOST_BARS:]
@@ -185,7 +185,7 @@ def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
             color=colors,
         )
         for row, ns in enumerate(times):
-            share = f" {100 * ns / each.wall.value:.1f} %"
+            share = f" {100 * ns / each.wall_ns:.1f} %"
             axes.text(ns / 1e6, row, share, va="center", fontsize=8, color=MUTED)
         axes.set_xlabel("ms a step, and share of the step", color=MUTED)
         axes.margins(x=0.14)

@@ -8,20 +8,10 @@ from dataclasses import replace
 from itertools import chain
 
 from ipcbench.profile.advice import BUSY, Advice, percent
+from ipcbench.profile.comm.late import held_up_words
 from ipcbench.profile.compare import Comparison
 from ipcbench.profile.records import Phase, Unavailable
-from ipcbench.profile.summary import (
-    BUCKETS,
-    OWN,
-    TRANSFER,
-    UNDIVIDED,
-    WAIT,
-    HeldUp,
-    OperatorTime,
-    Part,
-    PhaseSummary,
-    Summary,
-)
+from ipcbench.profile.summary import BUCKETS, OWN, TRANSFER, UNDIVIDED, WAIT, OperatorTime, Part, PhaseSummary, Summary
 from ipcbench.profile.timing.overhead import Overhead
 from ipcbench.render.table import NOT_MEASURED, Table, make_columns, number
 from ipcbench.render.text import aligned, paragraphs
@@ -33,7 +23,6 @@ from ipcbench.util.units import format_bytes, format_duration_ns
 WIDTH = 110
 _MOST_RANKS = 2
 """Of a phase, beside one another on a screen: those with most and least waiting."""
-_MOST_HELD_UP = 2
 _MOST_BLOCKS = 8
 _MOST_ADVICE = 3
 _MOST_OPERATIONS = 12
@@ -87,22 +76,6 @@ def interval_words(interval: Interval | None, divisor: float = 1.0) -> str:
     return "" if interval is None else f" [{number(interval.low, divisor)}, {number(interval.high, divisor)}]"
 
 
-def _held_up(steps: Sequence[HeldUp]) -> str:
-    """Return which steps were held up, and by whom, in one piece, so that a screen has all of it; empty for none."""
-    said = []
-    for held in steps[:_MOST_HELD_UP]:
-        who = f"Rank {held.seen_at}, or another that it waits for," if held.rank is None else f"Rank {held.rank}"
-        said.append(
-            f"{who} was held up in step {held.step} ({held.phase}), which took {format_duration_ns(held.wall_ns)} at "
-            f"rank {held.seen_at}, the median {format_duration_ns(held.median_ns)}."
-        )
-    if len(steps) > _MOST_HELD_UP:
-        said.append(f"So were ranks in {len(steps) - _MOST_HELD_UP:,} more steps.")
-    if steps:
-        said.append("Medians and the parts of a step do not hold that; sums, means and maxima in the files do.")
-    return " ".join(said)
-
-
 def sentences(summary: Summary) -> Iterator[str]:
     """Yield what the tables do not say, what matters most first: agreement, bubble, stragglers, slow layers, speed, own
     cost, coverage.
@@ -110,14 +83,14 @@ def sentences(summary: Summary) -> Iterator[str]:
     profile = summary.profile
     if profile.agreement and profile.agreement.holds:  # else the verdict says so
         yield f"{profile.agreement.words}."
-    if held_up := _held_up(summary.held_up):
+    if held_up := held_up_words(summary.held_up):
         yield held_up
     for total in summary.totals:
         if total.bubble:
             measured, formula = percent(total.bubble.measured_ratio), percent(total.bubble.formula_ratio)
             yield f"The pipeline's bubble in {total.phase} is {measured}; {formula} by (p − 1) / (m + p − 1)."
-        often = [each for each in total.totals.stragglers if each.is_often] if total.totals else []
-        for late in often[:1]:
+        found, often = summary.late.get(total.phase), total.totals.stragglers if total.totals else ()
+        for late in [each for each in often if found and each.rank in found.ranks][:1]:
             by, where = format_duration_ns(late.late_ns), printable(late.path) or "unknown modules"
             times = f"{late.count:,} of {late.of_count:,} times"
             yield f"In {total.phase}, rank {late.rank} entered last {times} in {where}, by {by} (median)."
@@ -168,7 +141,7 @@ def bucket_table(summary: Summary, most_ranks: int = 1000, most_blocks: int = 10
         by_wait = sorted(ranks, key=lambda each: each.share(WAIT))
         shown += ranks if len(ranks) <= most_ranks else sorted((by_wait[0], by_wait[-1]), key=lambda each: each.rank)
     heads = _heads(summary, shown)
-    rows = [("whole step", *(_cell(each.wall.value, 1.0) for each in shown))] if shown else []
+    rows = [("whole step", *(_cell(each.wall_ns, 1.0) for each in shown))] if shown else []
     own = sorted(set(summary.bucket_names) - {*BUCKETS}, key=lambda name: -max(each.ns(name) for each in shown))
     small = own[most_blocks:]
     parts = {printable(name): (name,) for name in summary.bucket_names if name not in small}
@@ -232,9 +205,7 @@ def operator_table(summary: Summary) -> Table:
             flops, size = _sum(row.flops for row in found), _sum(row.bytes for row in found)
             rates = [NOT_MEASURED if value is None else number(value / ns) for value in (flops, size)]
             where = f"{each.phase}, rank {each.rank}"
-            rows.append(
-                (f"{printable(block)}: {bucket}", where, number(ns, 1e6), percent(ns / each.wall.value), *rates)
-            )
+            rows.append((f"{printable(block)}: {bucket}", where, number(ns, 1e6), percent(ns / each.wall_ns), *rates))
     heads = ["operators", "where", "ms", "share", "GFLOP/s", "GB/s"]
     return Table("Operators in a step, over all layers", make_columns(heads, left=(0, 1)), tuple(rows))
 

@@ -252,7 +252,7 @@ def _communication_ratio(made: Profile) -> float:
     summary = summarize(made)
     for rank in made.ranks:
         phases = [each for each in summary.phases if each.rank == rank]
-        whole_ns = sum(each.wall.value * each.steps_count for each in phases)
+        whole_ns = sum(each.wall_ns * each.steps_count for each in phases)
         shares.append(sum(each.ns(*COMMUNICATION) * each.steps_count for each in phases) / whole_ns)
     return float(np.mean(shares))
 

@@ -38,9 +38,11 @@ class Overhead:
         return self.ratio.low > 0.0 or self.ratio.high - self.ratio.low <= self.claim_ratio
 
 
-def overhead(plain_ns: Sequence[float], spans_ns: Sequence[float]) -> Overhead:
-    """Return what spans add, from steps without and with them, in pairs that were taken one right after the other."""
-    ratios = [spans / plain for plain, spans in zip(plain_ns, spans_ns, strict=False) if plain > 0]
+def overhead(plain_ns: Sequence[float | None], spans_ns: Sequence[float | None]) -> Overhead:
+    """Return what spans add, from steps without and with them, in pairs that were taken one right after the other, but
+    for those of which one is None.
+    """
+    ratios = [spans / plain for plain, spans in zip(plain_ns, spans_ns, strict=False) if plain and spans]
     found = median_estimate(ratios, np.random.default_rng(1)) if len(ratios) >= MIN_CLAIM_ROUNDS else None
     ends = astuple(found.interval()) if found else ()
     return Overhead(Interval(*(end - 1.0 for end in ends)) if ends else None, len(ratios))

@@ -63,7 +63,7 @@ def test_the_earlier_keys_hold_what_was_recorded(folder: Path) -> None:
     shares = sum(each["percentage"] for each in report["operation_breakdown"].values())
     phases = summarize(made).phases
     host, wall = (sum(ns * each.steps_count for each, ns in zip(phases, times, strict=True))
-                  for times in ([each.ns(HOST) for each in phases], [each.wall.value for each in phases]))  # fmt: skip
+                  for times in ([each.ns(HOST) for each in phases], [each.wall_ns for each in phases]))  # fmt: skip
     sent = report["communication_analysis"]["comm_percentage"]
     assert sent > 10
     assert shares + sent == pytest.approx(100 * (1 - host / wall))  # nothing is counted twice
@@ -93,7 +93,7 @@ def test_the_timings_have_a_row_for_each_span_call_and_operator(folder: Path) ->
 def test_the_report_says_the_verdict_first_and_what_is_missing(folder: Path) -> None:
     readme, report = (folder / "README.md").read_text(), document(folder, "comprehensive_report.json")
     assert readme.splitlines()[2].startswith("A decoded token takes ")
-    assert "Give rank 1 less to do" in report["recommendations"][0]
+    assert "Give rank 1 less to do" in " ".join(report["recommendations"][:2])
     assert {"what": "NVLink topology", "needs": "2 GPUs"} in report["unavailable"]
     page = (folder / "report.html").read_text()
     assert page.index("A decoded token takes") < page.index("Give rank 1 less") < page.index("Layers without")

@@ -184,7 +184,7 @@ def test_parts_of_a_step_add_up_and_the_root_covers_it() -> None:
     assert [each.phase for each in summary.phases] == ["prefill", "decode"]
     assert summary.core_wait() is not None
     for each in summary.phases:
-        assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall.value, rel=0.005)
+        assert sum(part.ns for part in each.buckets) == pytest.approx(each.wall_ns, rel=0.005)
         assert each.coverage_ratio > 0.7  # 0.97 and more where nothing else runs
         assert each.operators
 
