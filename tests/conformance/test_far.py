@@ -26,8 +26,8 @@ class FarZmqTcp(ZmqTcp):
 
 
 class TestFarTcp(ConformanceSuite):
-    backend = f"{__name__}:FarTcp"
+    backend = "tests.conformance.test_far:FarTcp"
 
 
 class TestFarZmqTcp(ConformanceSuite):
-    backend = f"{__name__}:FarZmqTcp"
+    backend = "tests.conformance.test_far:FarZmqTcp"

@@ -139,7 +139,7 @@ def test_another_process_opens_the_other_end_of_the_choice(shell: Shell, needs: 
 
 
 def test_the_library_refuses_what_cannot_be_asked(tmp_path: Path) -> None:
-    for error, needs, words in ((ConfigError, "speed", "needs"), (Unsupported, "cross-host", "cross-host")):
+    for error, needs, words in ((ConfigError, "speed", "needs"), (Unsupported, "cross-host,persistent", "cross-host")):
         with pytest.raises(error, match=words):
             ipcbench.recommend(64, needs=needs, results=tmp_path)
     assert list(tmp_path.iterdir()) == []
