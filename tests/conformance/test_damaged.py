@@ -138,7 +138,7 @@ def test_a_location_that_is_no_text_of_a_path_is_refused(text: str) -> None:
 def test_only_ports_of_this_host_are_opened(places: str, channel_name: str) -> None:
     backend, address = made("zmq-tcp", channel_name)
     try:
-        with pytest.raises(TransportError, match="names no two ports of this host"):
+        with pytest.raises(TransportError, match="names no two ports of one host"):
             backend.open_writer(
                 replace(address, location=f"{channel_directory(address)}\n{channel_token(address)}{places}")
             )

@@ -459,7 +459,7 @@ class ZmqTcpInsecure(ZmqIpc):
         is_one = len(hosts) == 1 if address.channel.host else hosts == {_LOOPBACK}
         if ports is None or not is_one or ports[3] == ports[6] or max(int(ports[3]), int(ports[6])) >= 2**16:
             raise TransportError(
-                f"the address of channel {address.channel.name!r} names no two ports of this host, but "
+                f"the address of channel {address.channel.name!r} names no two ports of one host, but "
                 f"{address.location!r}; pass the address that `create` returned"
             )
         return Places(ports[1], ports[4])
