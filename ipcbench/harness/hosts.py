@@ -78,13 +78,16 @@ def started_hosts(plan: HostPlan, sweep: SweepSpec, payload_bytes: Sequence[int]
 
 def _require_simple(sweep: SweepSpec) -> None:
     """Refuse what there is only on one host."""
-    for field_name, value, allowed in (
-        ("pattern", sweep.pattern, "broadcast"),
-        ("pin", sweep.pin, "none"),
-        ("variant", ",".join(map(str, sweep.variants)), ""),
+    own = sweep.sample or (sweep.payload if ":" in sweep.payload else "")
+    for option, value, allowed in (
+        ("--pattern", sweep.pattern, "broadcast"),
+        ("--pin", sweep.pin, "none"),
+        ("--neighbours", ",".join(map(str, sweep.neighbours)), "0"),
+        ("--variant", ",".join(map(str, sweep.variants)), ""),
+        ("--sample" if sweep.sample else "--payload", own, ""),  # which lies on the coordinator's host
     ):
         if value != allowed:
-            raise ConfigError(f"--{field_name}", value, f"{allowed or 'none'} with --hosts")
+            raise ConfigError(option, value, f"{allowed or 'no own one'} with --hosts")
 
 
 class Hosts:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +34,13 @@ def test_cells_are_those_of_one_host_and_the_record_names_no_host(tmp_path) -> N
     text = "".join(path.read_text() for path in (tmp_path / "run").iterdir() if path.suffix in {".json", ".jsonl"})
     for secret in ("a,b", "10.77.0.", "rsh"):
         assert secret not in text
+    shown = subprocess.run(
+        [sys.executable, "-m", "ipcbench", "analyze", str(tmp_path / "run"), "--no-report"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "hosts: the endpoints ran on 2 hosts (spread)" in shown
     assert "HOSTS" in json.loads((tmp_path / "run" / "run.json").read_text())["command"]
 
 
@@ -57,6 +66,36 @@ def test_one_way_latency_is_right_within_its_error_or_refused(offsets_ns, delays
         if trial.spec.mode == "paced" and trial.main_figure is not None:
             assert conditions.clocks_agree
             assert trial.main_figure >= 1e9 * delays_s[0] - conditions.clock_error_ns
+
+
+@pytest.mark.parametrize(
+    "options", [("--neighbours", "1"), ("--pin", "auto"), ("--pattern", "queue"), ("--payload", "mine:make")], ids=str
+)
+def test_what_there_is_only_on_one_host_is_refused(options, tmp_path) -> None:
+    (tmp_path / "mine.py").write_text("def make(size):\n    return b'x' * size\n")
+    command = [
+        "run",
+        "--hosts",
+        "a,b",
+        "--backends",
+        "tcp",
+        "--readers",
+        "1",
+        "--rounds",
+        "1",
+        *options,
+        "--out",
+        "run",
+    ]
+    if "--pattern" in options:
+        command = ["run", "--hosts", "a,b", "--backends", "tcp", *options, "--out", "run"]
+    done = subprocess.run(
+        [sys.executable, "-m", "ipcbench", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert options[0] in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "--hosts" in done.stderr
 
 
 def test_a_killed_worker_fails_its_trial_and_the_run_goes_on(tmp_path) -> None:

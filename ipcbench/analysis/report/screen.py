@@ -120,7 +120,8 @@ def _asked(run: Run, family: Sequence[SettingSummary]) -> str:
     first, last = family[0].setting, family[-1].setting
     sizes = size_words(first) if first == last else f"{_short(family[0])} to {size_words(last)}"
     variants = f", variants {joined([*run.info.variant_versions])} in turns" if run.info.variant_versions else ""
-    return f"{first.payload} of {sizes}, {family_words(first)}{variants}; {_rounds_words(run)}"
+    hosts = f", between {len(run.info.hosts)} hosts" if run.info.hosts else ""
+    return f"{first.payload} of {sizes}, {family_words(first)}{variants}{hosts}; {_rounds_words(run)}"
 
 
 def _rounds_words(run: Run) -> str:

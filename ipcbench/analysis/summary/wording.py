@@ -412,11 +412,21 @@ def header(summary: Summary) -> tuple[str, ...]:
     return tuple(_header(summary))
 
 
+def _host_words(info: RunInfo) -> Iterator[str]:
+    if info.hosts:
+        cores = joined([str(host["machine"].get("logical_cores")) for host in info.hosts])
+        yield (
+            f"hosts: the endpoints ran on {len(info.hosts)} hosts ({info.place}) with {cores} cores; machine and floor "
+            "here are those of the coordinator"
+        )
+
+
 def _header(summary: Summary) -> Iterator[str]:
     info = summary.info
     yield f"run: {info.run_id}, {ended_words(info)}, seed {info.sweep.get('seed', 'unknown')}"
     yield f"machine: {_machine_words(summary)}"
     yield from _variant_words(info)
+    yield from _host_words(info)
     if info.floor is not None:
         writer, reader = format_duration_ns(info.floor.writer_ns), format_duration_ns(info.floor.reader_ns)
         saturated = ""
