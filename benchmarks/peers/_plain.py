@@ -862,6 +862,51 @@ def rma_reader(channel: ChannelSpec, index: int) -> Iterator[Read]:
         yield read
 
 
+@contextmanager
+def ray_script(channel: ChannelSpec) -> Iterator[Script]:
+    """Stream through a `ray.util.queue.Queue` of `depth` per reader, large messages by reference. The processes are
+    connected to the cluster of the channel beside it already, since a process can be in one only.
+    """
+    names = [f"plain-{channel.name}-{index}" for index in range(channel.readers)]
+    yield (ray_writer, (names, channel.depth)), [(ray_reader, (name, channel.depth)) for name in names]
+
+
+def _ray_queue(name: str, depth: int) -> Any:
+    from ray.util.queue import Queue  # type: ignore[import-not-found,unused-ignore]
+
+    options = {"name": name, "get_if_exists": True, "lifetime": "detached", "num_cpus": 0}
+    return Queue(maxsize=depth, actor_options=options)
+
+
+@contextmanager
+def ray_writer(names: list[str], depth: int) -> Iterator[Write]:
+    """Open the writer, which waits for the answer of each queue."""
+    import ray  # type: ignore[import-not-found,unused-ignore]
+
+    queues = [_ray_queue(name, depth) for name in names]
+
+    def write(message: bytes) -> None:
+        what = [ray.put(message)] if len(message) >= _LARGE_BYTES else message
+        for each in queues:
+            each.put(what)
+
+    yield write
+
+
+@contextmanager
+def ray_reader(name: str, depth: int) -> Iterator[Read]:
+    """Open a reader."""
+    import ray  # type: ignore[import-not-found,unused-ignore]
+
+    source = _ray_queue(name, depth)
+
+    def read() -> Any:
+        what = source.get()
+        return ray.get(what[0]) if isinstance(what, list) else what
+
+    yield read
+
+
 @dataclass(frozen=True, slots=True)
 class Plain:
     """The plainest script beside a backend."""
@@ -897,6 +942,7 @@ PLAIN = {
     "iox2": Plain(iox2_script, "a publisher that retries until a sample is delivered", _NO_SLEEP),
     "nng": Plain(nng_script, "a `Pair0` per reader with buffers of half of `depth` on each side", _LIMITS),
     "gloo": Plain(gloo_script, "`isend` of length and bytes to each reader, `irecv` ahead", "nothing more"),
+    "ray": Plain(ray_script, "a `ray.util.queue.Queue` per reader, large messages by reference", _EACH_ANSWER),
     "mpi": Plain(functools.partial(mpi_script, "mpi"), "`comm.bcast(message)`", _NO_TIME_OUT_INSIDE),
     "mpi-pkl5": Plain(functools.partial(mpi_script, "mpi-pkl5"), "`pkl5.Intracomm.bcast`", _NO_TIME_OUT_INSIDE),
     "mpi-buffer": Plain(

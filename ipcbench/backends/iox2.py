@@ -29,6 +29,7 @@ from ipcbench.sync.cursors import CLOSED
 from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.directory import channel_directory, channel_token, directory_lock, open_directory, remove_with_file
 from ipcbench.sync.interrupts import whole
+from ipcbench.util.files import require_space
 
 _SEGMENTS = Path("/dev/shm")  # noqa: S108 - where iceoryx2 has its segments
 _HELD_BYTES, _LEAST_HELD = 2**24, 4
@@ -66,6 +67,7 @@ def _node(address: Address) -> Any:
     """Return a node that leaves what dead ones have left: readers may still read it, and `destroy` removes it."""
     import iceoryx2 as iox
 
+    require_space(channel_directory(address))  # iceoryx2 would only say that it makes no node
     iox.set_log_level(iox.LogLevel.Fatal)
     config = iox.config.default()
     parts = config.global_cfg

@@ -317,7 +317,7 @@ class Nats(CarriedBackend):
     def probe(cls) -> None:
         if absence is not None:
             raise unavailable(cls.name, absence, "nats", "pip install 'ipcbench[nats]'") from absence
-        if (url := os.environ.get(URL_VARIABLE)) is not None:
+        if url := os.environ.get(URL_VARIABLE):
             try:
                 _ask(url)
             except _NO_SERVER as error:
@@ -328,7 +328,7 @@ class Nats(CarriedBackend):
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         channel, url = address.channel, os.environ.get(URL_VARIABLE)
-        if url is None:
+        if not url:
             url = _start(folder, channel, undo)
         elif (most_bytes := _ask(url)) < channel.max_message_bytes:
             raise Unsupported(

@@ -19,7 +19,7 @@ from ipcbench.backend import Address
 from ipcbench.errors import TransportError
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.util.clock import now_ns
-from ipcbench.util.files import advice_on, temporary_folder
+from ipcbench.util.files import advice_on, require_space, temporary_folder
 
 SEPARATOR = "\n"
 """Separates the parts of an address' location: the channel's directory, its token, and what the backend adds."""
@@ -116,6 +116,7 @@ def new_directory(name: str) -> Iterator[tuple[Path, str, ExitStack]]:
             raise destroyed
         try:
             os.symlink(token, path / _MARK)  # which fails in another process's directory
+            require_space(path)
         except (FileNotFoundError, FileExistsError) as error:
             raise destroyed from error
         except OSError as error:

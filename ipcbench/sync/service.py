@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import signal
 import subprocess
 from collections.abc import Callable, Sequence
@@ -31,8 +30,11 @@ _OURS = "IPCBENCH_"
 _ROOM = b"\n" * 32
 """Room for the number of the group, written first: the shell would not say that the disk is full."""
 
-_SCRIPT = 'echo $$; exec 9>&1 >/dev/null; "$@" &'
-"""Say the number of the group, and then start the server, which has no parent to wait for it any more."""
+_LOG_SUFFIX, _MOST_SAID_BYTES = ".log", 4096
+_SCRIPT = f'echo $$; exec 9>&1 >"$0{_LOG_SUFFIX}" 2>&1; "$@" &'
+"""Say the number of the group, and then start the server, which has no parent to wait for it any more; what it says
+goes into a file beside the locked one.
+"""
 
 
 def start_service(
@@ -61,7 +63,7 @@ def start_service(
             fcntl.flock(fd, fcntl.LOCK_EX)
             os.pwrite(fd, _ROOM, 0)
             group = subprocess.run(
-                ["/bin/sh", "-c", _SCRIPT, "sh", *command],
+                ["/bin/sh", "-c", _SCRIPT, name, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=fd,
                 stderr=subprocess.DEVNULL,
@@ -75,19 +77,29 @@ def start_service(
             os.close(fd)
     if not said:
         raise TransportError(f"{command[0]} could not be started: the shell ended with {group.returncode}")
-    _await_ready(path, int(said), command, is_ready, within_s)
+    _await_ready(path, command, is_ready, within_s)
     return int(said)
 
 
-def _await_ready(path: Path, group: int, command: Sequence[str], is_ready: Callable[[], bool], within_s: float) -> None:
+def _await_ready(path: Path, command: Sequence[str], is_ready: Callable[[], bool], within_s: float) -> None:
     last_ns = now_ns() + round(1e9 * within_s)
     while not is_ready():
         if not is_locked(path):
-            raise TransportError(f"{command[0]} ended at once; to see why, run: {shlex.join(command)}")
+            raise TransportError(f"{command[0]} ended at once; {_last_words(path)}")
         if now_ns() > last_ns:
-            kill_group(group)
-            raise TransportError(f"{command[0]} does not serve within {within_s:.0f} s")
+            end_services(path.parent)
+            raise TransportError(f"{command[0]} does not serve within {within_s:.0f} s; {_last_words(path)}")
         Event().wait(_LOOK_S)
+
+
+def _last_words(path: Path) -> str:
+    """Return what the last line says that the server of a locked file has written."""
+    lines: list[bytes] = []
+    with suppress(OSError), path.with_suffix(_LOG_SUFFIX).open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _MOST_SAID_BYTES))
+        lines = log.read().split(b"\n")
+    said = next(filter(None, map(bytes.strip, reversed(lines))), b"").decode(errors="replace")
+    return f"its last words: {said}" if said else "it said nothing"
 
 
 def kill_group(group: int) -> None:

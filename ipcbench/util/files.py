@@ -14,6 +14,9 @@ from typing import IO, Any
 
 from ipcbench.errors import ConfigError, StoreError
 
+_LEAST_FREE_BYTES = 2**16
+"""A disk with less than this is full: more than the small files of a channel need."""
+
 
 @contextmanager
 def as_store_errors(path: Path) -> Iterator[None]:
@@ -35,6 +38,13 @@ def advice_on(error: OSError) -> str:
     if error.errno == errno.EROFS:
         return "; mount it so that it can be written, or name another folder (TMPDIR for channels)"
     return "; free blocks or inodes there (`df`, `df -i`)" if error.errno in {errno.ENOSPC, errno.EDQUOT} else ""
+
+
+def require_space(folder: Path) -> None:
+    """Raise OSError if the disk of a folder is full, for what would only say that something does not work."""
+    disk = os.statvfs(folder)
+    if disk.f_blocks and disk.f_bfree * disk.f_frsize < _LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
 
 
 def status_of(path: Path) -> os.stat_result:

@@ -98,11 +98,20 @@ def test_a_file_of_no_running_service_kills_nobody(folder: Path) -> None:
     assert bystander.returncode == 0
 
 
-def test_one_that_ends_at_once_is_an_error_that_says_how_to_see_why(folder: Path) -> None:
-    with pytest.raises(TransportError, match="false ended at once; to see why, run: false --save '' --loud"):
-        start_service(folder, "false", ["false", "--save", "", "--loud"], lambda: False)
-    with pytest.raises(TransportError, match="no-such-server ended at once"):
+def test_one_that_ends_at_once_is_an_error_with_its_last_words(folder: Path) -> None:
+    with pytest.raises(TransportError, match="false ended at once; it said nothing"):
+        start_service(folder, "false", ["false"], lambda: False)
+    with pytest.raises(TransportError, match=r"ls ended at once; its last words: .*no-such-file"):
+        start_service(folder, "ls", ["ls", "no-such-file"], lambda: False)
+    with pytest.raises(TransportError, match=r"no-such-server ended at once; its last words: .*not found"):
         start_service(folder, "none", ["no-such-server"], lambda: False)
+
+
+def test_one_that_does_not_serve_is_ended_and_its_last_words_are_said(folder: Path) -> None:
+    loud = ["sh", "-c", "echo one >&2; echo; sleep 60"]
+    with pytest.raises(TransportError, match="sh does not serve within 1 s; its last words: one"):
+        start_service(folder, "loud", loud, lambda: False, within_s=1.0)
+    assert not is_locked(folder / f"loud{SERVICE_SUFFIX}")
 
 
 def test_a_group_that_has_ended_is_killed_in_peace(folder: Path) -> None:

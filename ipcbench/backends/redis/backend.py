@@ -55,7 +55,7 @@ def _is_ready(channel: str, url: str) -> bool:
 
 
 def _server(path: Path) -> list[str]:
-    """Return the command that starts a server which listens there only, keeps nothing on disk and logs nowhere."""
+    """Return the command that starts a server which listens there only, keeps nothing on disk and logs to stdout."""
     program = next(filter(None, map(shutil.which, _SERVERS)), _SERVERS[-1])
     options = {"port": "0", "unixsocket": str(path), "unixsocketperm": "700", "save": "", "appendonly": "no"}
     options |= {"daemonize": "no", "logfile": "", "dir": str(path.parent), "databases": "1"}
@@ -77,7 +77,7 @@ class Redis(FolderBackend):
         if absence is not None:
             package = "hiredis" if absence.name == "hiredis" else "redis"
             raise unavailable(cls.name, absence, package, "pip install 'ipcbench[redis]'") from absence
-        if (url := os.environ.get(URL_VARIABLE)) is not None:
+        if url := os.environ.get(URL_VARIABLE):
             try:
                 _ask(Wire(cls.name, url, "probe"), *_HAS_BLMPOP)
             except (OSError, ValueError, TransportError) as error:
@@ -88,7 +88,7 @@ class Redis(FolderBackend):
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         path, url = folder / _SERVICE, os.environ.get(URL_VARIABLE)
-        if url is None:
+        if not url:
             require_socket_path(path)
             url = path.as_uri().replace("file", "unix", 1)
             is_ready = partial(_is_ready, folder.name, url)

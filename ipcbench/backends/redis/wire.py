@@ -6,7 +6,6 @@ are used directly: a blocked command must be able to stay outstanding when a cal
 
 from __future__ import annotations
 
-import os
 import select
 from collections.abc import Callable
 from pathlib import Path
@@ -75,8 +74,10 @@ class Wire:
         try:
             connection.connect()
         except redis.RedisError as error:
-            number = getattr(error.__context__, "errno", None)
-            raise OSError(number, os.strerror(number)) if number else ConnectionError(str(error)) from error
+            cause = error.__context__
+            if isinstance(cause, OSError) and cause.errno:
+                raise OSError(cause.errno, cause.strerror) from error
+            raise ConnectionError(str(error)) from error
         self.socket: Any = connection._sock
         connection._sock = None  # which it would shut down as garbage
         self.socket.settimeout(_STUCK_S)

@@ -26,6 +26,7 @@ from ipcbench.sync.interrupts import is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS
 from ipcbench.sync.wait import Doorbell, Watch
 from ipcbench.util.clock import deadline_ns, now_ns
+from ipcbench.util.files import advice_on
 
 _CHUNK_BYTES = 2**16
 """How much a reader receives at once while messages are small."""
@@ -53,7 +54,8 @@ class StreamReader(StreamEndpoint, Reader):
                 path, self._channel.host, undo
             )  # last: from now on the writer may connect, and write
         except (OSError, TransportError) as error:
-            raise TransportError(f"cannot listen at {path}: {error}") from error
+            advice = advice_on(error) if isinstance(error, OSError) else ""
+            raise TransportError(f"cannot listen at {path}: {error}{advice}") from error
         doorbell.ring()
         doorbell.close()
         self._listening, self._looking = True, self._socket
