@@ -29,6 +29,7 @@ from ipcbench.sweeps.load import (
 from ipcbench.util.shell import shell_command
 
 if TYPE_CHECKING:
+    from ipcbench.harness.hosts import HostPlan
     from ipcbench.spec import SweepSpec
 
 
@@ -100,6 +101,11 @@ class _Run(click.Command):
     show_default=True,
     metavar="RULE",
     help="Which endpoints on which hosts: spread, pack, or writer=HOST.",
+)
+@click.option(
+    "--launch",
+    metavar="LAUNCHER",
+    help="What starts programs on the hosts: ssh, hydra or srun.  [default: ssh; srun with --hosts slurm]",
 )
 @format_option(*FORMATS)
 @progress_options
@@ -200,9 +206,7 @@ def _without_host(option: str, value: str) -> str:
 def _measure(
     spec: SweepSpec, folder: Path, show: Show, words: Sequence[str], options: Mapping[str, Any], *, goes_on: bool
 ) -> None:
-    from ipcbench.harness.hosts import HostPlan
     from ipcbench.harness.sweep import run_sweep
-    from ipcbench.hosts.inventory import read_hosts
 
     run_sweep(
         spec,
@@ -211,8 +215,16 @@ def _measure(
         resume=folder if goes_on else None,
         command=_published(words),
         on_progress=show,
-        hosts=HostPlan(read_hosts(options["hosts"]), options["place"]) if options["hosts"] else None,
+        hosts=_plan(options) if options["hosts"] else None,
     )
+
+
+def _plan(options: Mapping[str, Any]) -> HostPlan:
+    from ipcbench.harness.hosts import HostPlan
+    from ipcbench.hosts.inventory import SLURM, read_hosts
+
+    launcher = options["launch"] or ("srun" if options["hosts"] == SLURM else "ssh")
+    return HostPlan(read_hosts(options["hosts"]), options["place"], launcher)
 
 
 def _new_folder(out: str | None) -> Path:

@@ -13,8 +13,9 @@ from ipcbench.errors import BackendUnavailable, ConfigError, HostError, TrialErr
 from ipcbench.harness.group import VERBS, Group
 from ipcbench.harness.variants import Contender, Field
 from ipcbench.hosts.inventory import Host, place
-from ipcbench.hosts.link import LinkLost
+from ipcbench.hosts.launchers import LAUNCHERS
 from ipcbench.hosts.remote import HostsLaunch, RemoteHost
+from ipcbench.hosts.sealed import LinkLost
 from ipcbench.machine.describe import MachineLoad, describe_versions
 from ipcbench.processes.control_channel import Switchboard
 from ipcbench.processes.run_dir import RunDir
@@ -33,6 +34,12 @@ class HostPlan:
     hosts: tuple[Host, ...]
     place: str = "spread"
     """See `hosts.inventory.place`."""
+    launcher: str = "ssh"
+    """What starts programs there: one of `hosts.launchers.LAUNCHERS`."""
+
+    def __post_init__(self) -> None:
+        if self.launcher not in LAUNCHERS:
+            raise ConfigError("--launch", self.launcher, LAUNCHERS)
 
     def without_names(self) -> str:
         """Return the rule of placing as it may be published."""
@@ -64,7 +71,7 @@ def started_hosts(plan: HostPlan, sweep: SweepSpec, payload_bytes: Sequence[int]
         switchboard = held.enter_context(Switchboard(run_dir.path))
         remote = []
         for number, host in enumerate(plan.hosts, 1):  # all at once
-            remote.append(RemoteHost(host, number))
+            remote.append(RemoteHost(host, number, plan.launcher))
             held.callback(remote[-1].close)
         for each in remote:
             each.connect(switchboard, run_dir.token)

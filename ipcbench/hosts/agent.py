@@ -1,16 +1,18 @@
 """python -m ipcbench.hosts.agent: what a coordinator on another host has here: it starts and ends workers, carries what
 they and the coordinator say to each other, and ends them all when the coordinator is gone or silent.
 
-It speaks over its standard input and output, or, with `--connect`, over a connection that it makes. Workers connect to
-it as they would to a coordinator on this host; so no port is open for them, and process IDs never leave the host.
+It speaks over its standard input and output: in clear with a launcher that encrypts, and else under TLS with the
+coordinator whose fingerprint is its argument. Workers connect to it as they would to a coordinator on this host; so no
+port is open for them, and process IDs never leave the host.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
 from typing import Any
@@ -18,13 +20,21 @@ from typing import Any
 from ipcbench import __version__
 from ipcbench.backend import Address
 from ipcbench.errors import IpcbenchError, TrialError
-from ipcbench.hosts.link import AGENT, Link, LinkLost
+from ipcbench.hosts.link import AGENT, Link
 from ipcbench.hosts.mirror import Mirror, contents, join, leave
+from ipcbench.hosts.sealed import Bare, LinkLost, Sealed, new_identity
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
 from ipcbench.processes.launch import Launch, launch
 from ipcbench.processes.run_dir import RunDir
+from ipcbench.util.clock import deadline_ns
 
 _LOOK_S = 0.1
+_ENDS = (signal.SIGHUP, signal.SIGTERM)
+"""How launchers end what they have started, if they do not kill it."""
+_START_S = 60.0
+"""How long the coordinator may wait for other hosts before it begins."""
+_OF_LAUNCHERS = ("PMI", "PMIX_", "MPI_", "HYDI_", "HYDRA_", "SLURM_")
+"""What the names of variables begin with by which a worker would take itself for a rank of its agent's launcher."""
 
 
 class Agent:
@@ -55,7 +65,7 @@ class Agent:
         """Serve until the coordinator is gone, then end everything."""
         self._link.send(AGENT, {"version": __version__, "python": sys.version.split()[0]})
         with ExitStack() as held, suppress(LinkLost):
-            begin = self._link.receive()[1]
+            begin = self._link.receive(_START_S)[1]
             with suppress(OSError):  # a host without the coordinator's files has no such folder
                 os.chdir(begin["folder"])
             run_dir = held.enter_context(RunDir(begin["token"]))
@@ -181,15 +191,35 @@ class Agent:
             self._forget(token, Launch.kill)
 
 
+def _carrier(incoming: int, outgoing: int, fingerprint: Sequence[str]) -> Bare:
+    if not fingerprint:
+        return Bare(incoming, outgoing)
+    carrier = Sealed(incoming, outgoing)
+    carrier.seal_as_agent(new_identity(), fingerprint[0], deadline_ns(_START_S))
+    return carrier
+
+
+def _end(*_: object) -> None:
+    """End, and with this everything; whoever asks for that twice waits."""
+    for number in _ENDS:
+        signal.signal(number, signal.SIG_IGN)
+    raise SystemExit
+
+
 def main() -> None:
     """Serve over standard input and output."""
+    for number in _ENDS:
+        signal.signal(number, _end)
     incoming, outgoing = os.dup(0), os.dup(1)
     os.dup2(2, 1)  # what a library prints must not get into the link
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
-    link = Link(incoming, outgoing, "the coordinator")
+    for name in [name for name in os.environ if name.startswith(_OF_LAUNCHERS)]:
+        del os.environ[name]
     try:
-        Agent(link).serve()
+        Agent(Link(_carrier(incoming, outgoing, sys.argv[1:]), "the coordinator")).serve()
+    except IpcbenchError as error:
+        os.write(2, f"{error}\n".encode())
     finally:
         os._exit(0)  # whatever other threads still wait for
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import shutil
 import sys
 import tomllib
 from collections import Counter
@@ -18,13 +16,9 @@ import msgspec
 from ipcbench.errors import ConfigError, closest, did_you_mean
 from ipcbench.util.files import as_store_errors
 
-SHELL_VARIABLE = "IPCBENCH_RSH"
-"""Program that runs a command on another host, `PROGRAM HOST COMMAND`; by default ssh, which asks nobody anything."""
-
 SLURM = "slurm"
 """In place of names: the hosts of the Slurm allocation in which this process runs."""
 
-_SSH = ("ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10")
 _OPTION = "--hosts"
 _ALLOWED = "names of hosts (a,b,c), the path of a hostfile or of a TOML inventory, or `slurm` within an allocation"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_@-]*[A-Za-z0-9])?")
@@ -54,19 +48,6 @@ class _HostTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class _Inventory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hosts: dict[str, _HostTable]
-
-
-def remote_shell() -> list[str]:
-    """Return the beginning of a command line that runs a command on the host that is named next."""
-    named = os.environ.get(SHELL_VARIABLE, "").strip()
-    try:
-        words = shlex.split(named) or [*_SSH]
-    except ValueError as error:
-        raise ConfigError(SHELL_VARIABLE, named, f"a command line ({error})") from error
-    if shutil.which(words[0]) is None:
-        hint = "" if named else f"; apt install openssh-client, or name another in {SHELL_VARIABLE}"
-        raise ConfigError(SHELL_VARIABLE if named else _OPTION, words[0], f"a program that is installed here{hint}")
-    return words
 
 
 def read_hosts(text: str) -> tuple[Host, ...]:

@@ -1,5 +1,5 @@
-"""The link between the coordinator and the agent of a host: frames over pipes or a socket, with a sign of life in each
-direction every second, so that a link that was cut in silence is noticed at both ends.
+"""The link between the coordinator and the agent of a host: frames over what their launcher carries, with a sign of
+life in each direction every second, so that a link that was cut in silence is noticed at both ends.
 
 A frame is its size in four bytes and a msgpack list: the number of a stream, then what happens on it. Stream 0 is the
 agent's; each worker of the host has one of its own.
@@ -7,7 +7,6 @@ agent's; each worker of the host has one of its own.
 
 from __future__ import annotations
 
-import os
 import select
 import threading
 from struct import Struct
@@ -15,8 +14,8 @@ from typing import Any
 
 import msgpack
 
-from ipcbench.errors import TrialError
-from ipcbench.util.clock import deadline_ns, remaining_s
+from ipcbench.hosts.sealed import Bare, LinkLost, is_ready
+from ipcbench.util.clock import deadline_ns
 
 BEAT_S, SILENCE_S = 1.0, 5.0
 """How often each side gives a sign of life; without one for so long, the other side is lost."""
@@ -24,26 +23,18 @@ AGENT = 0
 """The agent's stream."""
 _SIZE = Struct("<I")
 _ALIVE = _SIZE.pack(0)
-_CHUNK_BYTES = 2**18
-
-
-class LinkLost(TrialError):
-    """The other side of a link is gone, or silent."""
 
 
 class Link:
     """One end of a link.
 
     Args:
-        incoming: descriptor to read from; it becomes the link's.
-        outgoing: descriptor to write to; it becomes the link's.
+        carrier: what carries it; it becomes the link's.
         who: the other side, in errors.
     """
 
-    def __init__(self, incoming: int, outgoing: int, who: str) -> None:
-        self._incoming, self._outgoing, self._who = incoming, outgoing, who
-        for descriptor in (incoming, outgoing):
-            os.set_blocking(descriptor, False)
+    def __init__(self, carrier: Bare, who: str) -> None:
+        self._carrier, self._who = carrier, who
         self._sends = threading.Lock()
         self._ends = threading.Event()
         self._received = bytearray()
@@ -78,8 +69,7 @@ class Link:
         if not self._ends.is_set():
             self._ends.set()
             with self._sends:
-                for descriptor in {self._incoming, self._outgoing}:
-                    os.close(descriptor)
+                self._carrier.close()
 
     def _beat(self) -> None:
         while not self._ends.wait(BEAT_S):
@@ -92,14 +82,16 @@ class Link:
         left = memoryview(data)
         with self._sends:
             deadline = deadline_ns(SILENCE_S)
-            while left:
+            while True:
                 if self._ends.is_set():
                     raise LinkLost(f"{self._who}: the link is closed")
                 try:
-                    left = left[os.write(self._outgoing, left) :]
-                    deadline = deadline_ns(SILENCE_S)
+                    while left:
+                        left = left[self._carrier.write(left) :]
+                        deadline = deadline_ns(SILENCE_S)
+                    return self._carrier.flush()
                 except BlockingIOError:
-                    if not self._is_ready(self._outgoing, select.POLLOUT, deadline):
+                    if not is_ready(self._carrier.outgoing, select.POLLOUT, deadline):
                         raise LinkLost(f"{self._who} takes nothing any more") from None
                 except OSError as error:
                     raise LinkLost(f"{self._who} is gone") from error
@@ -109,9 +101,9 @@ class Link:
         deadline = deadline_ns(silence_s)
         while len(self._received) < size:
             try:
-                more = os.read(self._incoming, _CHUNK_BYTES)
+                more = self._carrier.read()
             except BlockingIOError:
-                if not self._is_ready(self._incoming, select.POLLIN, deadline):
+                if not is_ready(self._carrier.incoming, select.POLLIN, deadline):
                     raise LinkLost(f"{self._who} gave no sign of life for {silence_s:.0f} s") from None
                 continue
             except OSError as error:
@@ -123,10 +115,3 @@ class Link:
         taken = bytes(self._received[:size])
         del self._received[:size]
         return taken
-
-    @staticmethod
-    def _is_ready(descriptor: int, event: int, deadline: int | None) -> bool:
-        poll = select.poll()
-        poll.register(descriptor, event)
-        left_s = remaining_s(deadline)
-        return bool(poll.poll(None if left_s is None else 1e3 * left_s))

@@ -6,20 +6,21 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from queue import Empty, SimpleQueue
 from typing import IO, Any
 
 from ipcbench import __version__
 from ipcbench.backend import Launcher
 from ipcbench.errors import HostError, TrialError, WorkerCrashed
-from ipcbench.hosts.inventory import Host, remote_shell
-from ipcbench.hosts.link import AGENT, Link, LinkLost
+from ipcbench.hosts.inventory import Host
+from ipcbench.hosts.launchers import UNENCRYPTED, start_of
+from ipcbench.hosts.link import AGENT, Link
+from ipcbench.hosts.sealed import Bare, LinkLost, Sealed, new_identity
 from ipcbench.processes.control_channel import ControlConnection, Switchboard, connected_pair
 from ipcbench.util.clock import deadline_ns, remaining_s
 from ipcbench.util.files import temporary_folder
@@ -29,6 +30,8 @@ _ANSWER_S = 30.0
 _END_S = 5.0
 _LOOK_S = 0.05
 _LAST_BYTES = 4_000
+_NOISE = ("[mpiexec@", "[proxy:")
+"""What lines begin with that say only that a launcher has failed, after the reason."""
 
 
 class RemoteHost:
@@ -37,39 +40,49 @@ class RemoteHost:
     Args:
         host: what the inventory says.
         number: its place there, from 1: a run's record says "host 2", never a name.
+        launcher: what starts the agent: ssh, hydra or srun.
 
     Attributes:
         lost: why the agent is gone; empty while it is there.
         on_mirror: is told what happens in the folders of channels there.
     """
 
-    def __init__(self, host: Host, number: int) -> None:
-        """Begin to start the agent by the remote shell; `connect` waits for it.
+    def __init__(self, host: Host, number: int, launcher: str = "ssh") -> None:
+        """Begin to start the agent; `connect` waits for it.
 
         Raises:
-            HostError: there is no such shell here.
+            HostError: its launcher cannot be started.
+            ConfigError: there is no such launcher here.
         """
         self.host, self.label = host, f"host {number}"
         self.lost = ""
+        self._link: Link
+        self._undo = ExitStack()
         self.on_mirror: Callable[[RemoteHost, dict[str, Any]], None] = lambda *_: None
-        self._said: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `close`
+        self._said: IO[bytes] = self._undo.enter_context(
+            tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `close`
+        )
         self._answers: dict[int, SimpleQueue[dict[str, Any]]] = {}
         self._numbers = 0
         self._deaths: dict[str, int] = {}
         self._streams: dict[int, ControlConnection] = {}
         self._guard = threading.Lock()
-        command = [*remote_shell(), host.name, f"exec {shlex.quote(host.python)} -P -m ipcbench.hosts.agent"]
+        self._identity = new_identity() if launcher in UNENCRYPTED else None
+        known = [self._identity.fingerprint] if self._identity else []
+        start = start_of(launcher, host, [host.python, "-P", "-m", "ipcbench.hosts.agent", *known])
         try:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, start_new_session=True
+                start.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._said,
+                start_new_session=True,
+                env={**os.environ, **start.variables},
             )
         except OSError as error:
-            self._said.close()
-            raise HostError(host.name, f"{command[0]}: {error.strerror}") from error
-        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018 - pipes
-        self._link = Link(os.dup(self._process.stdout.fileno()), os.dup(self._process.stdin.fileno()), "the agent")
-        self._process.stdin.close()
-        self._process.stdout.close()
+            self._undo.close()
+            raise HostError(host.name, f"{start.command[0]}: {error.strerror}") from error
+        self._undo.callback(self._end_process)
 
     def connect(self, switchboard: Switchboard, token: str) -> None:
         """Wait until the agent is there, and let its workers in at the switchboard from now on.
@@ -83,6 +96,8 @@ class RemoteHost:
         """
         self._switchboard = switchboard
         try:
+            self._link = Link(self._carrier(), "the agent")
+            self._undo.callback(self._link.close)
             _, hello = self._link.receive(_START_S)
         except LinkLost as error:
             raise HostError(self.host.name, self._why_not(error)) from error
@@ -92,6 +107,21 @@ class RemoteHost:
             )
         self._link.send(AGENT, {"token": token, "folder": os.getcwd(), "key": secrets.token_hex(32)})
         threading.Thread(target=self._receive, name=f"host {self.host.name}", daemon=True).start()
+
+    def _carrier(self) -> Bare:
+        """Return what the launcher carries, sealed where it does not encrypt."""
+        assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018 - pipes
+        with self._process.stdin as outgoing, self._process.stdout as incoming:
+            descriptors = os.dup(incoming.fileno()), os.dup(outgoing.fileno())
+        if self._identity is None:
+            return Bare(*descriptors)
+        carrier = Sealed(*descriptors)
+        try:
+            carrier.seal_as_coordinator(self._identity, deadline_ns(_START_S))
+        except LinkLost:
+            carrier.close()
+            raise
+        return carrier
 
     def _why_not(self, error: LinkLost) -> str:
         """Return why there is no agent, from what the remote shell said."""
@@ -111,7 +141,8 @@ class RemoteHost:
     def _last_words(self) -> str:
         size = os.fstat(self._said.fileno()).st_size
         lines = os.pread(self._said.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES)).decode(errors="replace")
-        return " | ".join(line.strip() for line in lines.strip().splitlines()[-3:])
+        said = [line.strip() for line in lines.splitlines() if line.strip() and not line.startswith(_NOISE)]
+        return " | ".join(said[-3:])
 
     def ask(self, request: dict[str, Any], timeout_s: float = _ANSWER_S) -> dict[str, Any]:
         """Have the agent do something, and return its answer.
@@ -198,13 +229,16 @@ class RemoteHost:
 
     def close(self) -> None:
         """End the agent, and with it all that it started; twice is fine."""
-        if not self._said.closed:
-            self._link.close()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_END_S)
-            self._process.kill()
-            self._process.wait()
-            self._said.close()
+        self._undo.close()
+
+    def _end_process(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None  # noqa: S101
+            pipe.close()  # for whoever has not connected
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_S)
+        self._process.kill()
+        self._process.wait()
 
 
 class HostsLaunch:

@@ -10,9 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ipcbench.hosts.inventory import SHELL_VARIABLE
+from ipcbench.hosts.launchers import SHELL_VARIABLE
 from ipcbench.hosts.simulated.cluster import Cluster
 from ipcbench.results.store import Run, load_run
+
+_KILL = """
+for process in /proc/[0-9]*; do
+    if tr '\\0' ' ' <$process/cmdline | grep -q '{words}'; then kill -{signal} ${{process#/proc/}}; fi
+done
+"""
 
 
 @dataclass
@@ -52,6 +58,10 @@ class Coordinator:
         """Return what a shell script prints on a host."""
         command = self.cluster.command(["sh", "-c", script], host)
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    def kill(self, host: str, signal: int, words: str) -> None:
+        """Send a signal to the processes of a host whose command lines match a pattern."""
+        self.on(host, _KILL.format(signal=signal, words=f"[{words[0]}]{words[1:]}"))  # does not match itself
 
     def left_on(self, host: str) -> list[str]:
         """Return what is left on a host: processes of ipcbench, and files with its names."""

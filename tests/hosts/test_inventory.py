@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from ipcbench.errors import ConfigError, StoreError
-from ipcbench.hosts.inventory import SHELL_VARIABLE, Host, expanded, place, read_hosts, remote_shell
+from ipcbench.hosts.inventory import Host, expanded, place, read_hosts
+from ipcbench.hosts.launchers import SHELL_VARIABLE, remote_shell
 
 
 def names(text: str) -> list[str]:

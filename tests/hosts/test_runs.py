@@ -103,7 +103,7 @@ def test_a_killed_worker_fails_its_trial_and_the_run_goes_on(tmp_path) -> None:
         coordinator = Coordinator(cluster, tmp_path / "run")
         process = coordinator.start("--backends", "tcp", "--rounds", "2", "--window", "1s")
         assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
-        coordinator.on("b", KILL.format(signal=9, words="processes.worker .*--fork 1"))
+        coordinator.kill("b", 9, "ipcbench.processes.worker .*--fork 1")
         _, said = process.communicate(timeout=200)
         failed = [trial["reason"] for trial in coordinator.trials() if trial["status"] != "ok"]
         assert process.returncode == 0, said
@@ -118,9 +118,9 @@ def test_whatever_dies_nothing_is_left_on_any_host(victim, tmp_path) -> None:
         process = coordinator.start("--backends", "tcp", "--rounds", "9", "--window", "1s")
         assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
         if victim == "agent":
-            coordinator.on("b", KILL.format(signal=9, words="hosts.agent"))
+            coordinator.kill("b", 9, "ipcbench.hosts.agent")
         elif victim == "link":
-            coordinator.on("b", KILL.format(signal=19, words="hosts.agent"))  # it says nothing any more
+            coordinator.kill("b", 19, "ipcbench.hosts.agent")  # it says nothing any more
         else:
             process.send_signal(signal.SIGKILL)
         _, said = process.communicate(timeout=100)
@@ -128,13 +128,6 @@ def test_whatever_dies_nothing_is_left_on_any_host(victim, tmp_path) -> None:
             assert process.returncode == 1
             assert "is lost with host 2: the agent" in said
         if victim == "link":
-            coordinator.on("b", KILL.format(signal=18, words="hosts.agent"))
+            coordinator.kill("b", 18, "ipcbench.hosts.agent")
         for host in cluster.names:
             assert until(lambda host=host: not coordinator.left_on(host), _SOON_S), coordinator.left_on(host)
-
-
-KILL = """
-for process in /proc/[0-9]*; do
-    if tr '\\0' ' ' <$process/cmdline | grep -q '[i]pcbench.{words}'; then kill -{signal} ${{process#/proc/}}; fi
-done
-"""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from ipcbench.hosts.inventory import SHELL_VARIABLE
+from ipcbench.hosts.launchers import SHELL_VARIABLE
 from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
 from ipcbench.hosts.simulated.links import Link
 from ipcbench.results.store import load_run
 from ipcbench.testing.agents.client import until
+from tests.hosts.coordinators import Coordinator
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin") or ""
 _SOON_S = 30.0
@@ -26,6 +29,7 @@ pytestmark = [
     pytest.mark.skipif(not SSHD or shutil.which("ssh") is None, reason="no sshd here: apt install openssh-server"),
     pytest.mark.skipif(os.geteuid() != 0, reason="sshd lets this user in only as root"),
 ]
+hydra = pytest.mark.skipif(importlib.util.find_spec("cryptography") is None, reason="pip install 'ipcbench[hosts]'")
 
 
 @contextmanager
@@ -63,12 +67,24 @@ def sshd_on(cluster: Cluster, folder: Path, hosts: str) -> Iterator[str]:
             server.wait()
 
 
-def run(cluster: Cluster, shell: str, *options: str) -> subprocess.CompletedProcess[str]:
-    """Run `ipcbench run` at the station."""
+def started(cluster: Cluster, shell: str, *options: str) -> subprocess.Popen[str]:
+    """Start `ipcbench run` at the station."""
     usual = ["--payload", "bytes", "--sizes", "521", "--readers", "1", "--rounds", "1", "--window", "100ms"]
     command = [sys.executable, "-m", "ipcbench", "run", "--backends", "tcp", *usual, *options]
-    variables = {**os.environ, SHELL_VARIABLE: shell}
-    return subprocess.run(cluster.command(command), env=variables, capture_output=True, text=True, check=False)
+    return subprocess.Popen(
+        cluster.command(command),
+        env={**os.environ, SHELL_VARIABLE: shell},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(cluster: Cluster, shell: str, *options: str) -> subprocess.CompletedProcess[str]:
+    """Wait for such a run."""
+    process = started(cluster, shell, *options)
+    output, said = process.communicate(timeout=240)
+    return subprocess.CompletedProcess(process.args, process.returncode, output, said)
 
 
 @pytest.fixture
@@ -88,6 +104,51 @@ def test_a_run_over_ssh_has_the_cells_of_any_other_and_refuses_latency_on_a_long
     assert {trial.status for trial in trials} == {"ok"}
     assert {trial.spec.mode for trial in trials} == {"paced", "pingpong", "saturate"}
     assert all(trial.conditions.clock_error_ns >= 4e6 for trial in trials), "asked over the same long way"
+
+
+def cells(folder: Path) -> set[tuple[str, str, str]]:
+    """Return what was measured, and how it ended."""
+    return {(trial.spec.backend, trial.spec.mode, trial.status) for trial in load_run(folder).trials}
+
+
+@hydra
+def test_a_run_over_hydra_has_the_same_cells_as_over_ssh(keys, tmp_path) -> None:
+    with simulated_hosts(2) as cluster, sshd_on(cluster, keys, "ab") as shell:
+        for launcher in ("hydra", "ssh"):
+            done = run(cluster, shell, "--hosts", "a,b", "--launch", launcher, "--out", str(tmp_path / launcher))
+            assert done.returncode == 0, done.stderr
+    assert cells(tmp_path / "hydra") == cells(tmp_path / "ssh")
+    assert {status for *_, status in cells(tmp_path / "ssh")} == {"ok"}
+
+
+@hydra
+@pytest.mark.parametrize("victim", ["mpiexec", "hydra_pmi_proxy", "ipcbench.hosts.agent"])
+def test_when_hydra_dies_the_run_ends_with_the_reason_and_nothing_is_left(keys, tmp_path, victim) -> None:
+    with simulated_hosts(2) as cluster, sshd_on(cluster, keys, "ab") as shell:
+        out = ("--out", str(tmp_path / "run"), "--window", "1s", "--rounds", "9")
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        process = started(cluster, shell, "--hosts", "a,b", "--launch", "hydra", *out)
+        assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
+        if victim == "mpiexec":
+            for child in psutil.Process(process.pid).children(recursive=True):
+                with suppress(psutil.ZombieProcess):
+                    if "-hosts b" in " ".join(child.cmdline()):
+                        child.kill()
+        else:
+            coordinator.kill("b", 9, victim)
+        _, said = process.communicate(timeout=100)
+        assert process.returncode == 1
+        assert "is lost with host 2: the agent" in said
+        for host in cluster.names:
+            assert until(lambda host=host: not coordinator.left_on(host), _SOON_S), coordinator.left_on(host)
+
+
+@hydra
+def test_what_is_wrong_with_hydra_is_said(keys, tmp_path) -> None:
+    with simulated_hosts(2) as cluster, sshd_on(cluster, keys, "a") as shell:
+        done = run(cluster, shell, "--hosts", "a,b", "--launch", "hydra", "--out", str(tmp_path / "run"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "host b: ssh: connect to host b port 22: Connection refused" in done.stderr
 
 
 def test_what_is_wrong_with_a_host_is_one_line_before_the_first_trial(keys, tmp_path) -> None:

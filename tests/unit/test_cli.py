@@ -41,6 +41,7 @@ def test_every_key_of_a_sweep_is_an_option_and_every_other_option_says_where_or_
         "--resume",
         "--hosts",
         "--place",
+        "--launch",
         "--format",
         "--quick",
         "--rigorous",
