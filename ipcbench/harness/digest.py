@@ -148,7 +148,7 @@ class Digest:
         """Return receipt − intended send time of every message that a reader kept, joined by sequence number."""
         inside, places = self._joined(index)
         writer = self._columns[0]
-        intended = writer["sent_ns"] if self._trial.mode == "pingpong" else writer["intended_ns"]
+        intended = writer.get("intended_ns", writer["sent_ns"])
         latency: Column = self._columns[index]["received_ns"][inside] - intended[places]
         return latency
 
@@ -198,7 +198,7 @@ class Digest:
         latency = None if self._trial.mode == "saturate" else self._latency.get(index)
         last_ns = int(moments[-1]) if len(moments) else 0
         if index == 0 and len(moments):
-            last_ns += int(columns.get("write_ns", columns.get("round_trip_ns", moments))[-1])
+            last_ns += int(columns.get("round_trip_ns", columns.get("write_ns", moments))[-1])
         return EndpointResult(
             role=role_of(index),
             process_id=self._processes[index][0],
@@ -341,7 +341,7 @@ class Digest:
         """Return the rate at which a paced writer really sent, from N − 1 intervals: the median over its turns. None in
         other modes, and if no turn has two messages.
         """
-        if self._trial.mode != "paced":
+        if not self._trial.is_paced:
             return None
         ends = np.cumsum(self.turn_counts())
         parts = [part for part in np.split(self._columns[0]["sent_ns"], ends[:-1]) if len(part) > 1]
@@ -382,11 +382,10 @@ class Digest:
     def _delays_by_turn(self) -> list[Column]:
         """Return the send delays of a paced trial, by turn; empty in other modes."""
         columns = self._columns[0]
-        if self._trial.mode != "paced" or not len(columns["sent_ns"]):
+        if not self._trial.is_paced or not len(columns["sent_ns"]):
             return []
         delay = columns["sent_ns"] - columns["intended_ns"]
-        turn_count = -(-len(delay) // self._trial.turns)
-        return [delay[start : start + turn_count] for start in range(0, len(delay), turn_count)]
+        return [turn for turn in np.split(delay, np.cumsum(self.turn_counts())[:-1]) if len(turn)]
 
     def _max_backlog_ns(self) -> float:
         return MAX_BACKLOG_RATIO * self._trial.window_s * 1e9

@@ -1,5 +1,9 @@
 """Round trips: the writer's process sends to all readers and waits for every reply; each comes on its own channel.
 
+In a closed loop, the next message follows the last reply. Paced round trips are an open loop: messages are sent on a
+schedule, however many replies are still to come, and a round trip begins when its message was due. So it has what a
+message waits for behind others, and needs no second clock.
+
 A reader's process sends back the very view that it read. It records when the message came, so a round trip splits into
 the way there and the way back, which add up to it by construction.
 """
@@ -12,9 +16,9 @@ from dataclasses import dataclass
 from select import select
 
 from ipcbench.backend import Reader, Writer
-from ipcbench.errors import IntegrityError
+from ipcbench.errors import IntegrityError, TransportTimeout
 from ipcbench.harness.integrity import Tracker
-from ipcbench.harness.loops import HASH_EVERY, alternating, set_phase, touching
+from ipcbench.harness.loops import HASH_EVERY, SPIN_NS, alternating, set_phase, touching
 from ipcbench.harness.plan import MIN_COLUMN, START_NS, Plan
 from ipcbench.machine.usage import UsageMeter
 from ipcbench.results.model import Integrity, Usage
@@ -32,6 +36,8 @@ from ipcbench.workload.message import (
 )
 
 _WARMUP_TRIPS = 20
+_PATIENCE_S = 0.001
+"""How long a writer that keeps a schedule waits for room until it takes replies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,9 @@ class Pinged:
     """What the writer's process reports."""
 
     columns: dict[str, array[int]]
-    """`sent_ns`, `round_trip_ns` (to the last reply), and for each reader when its reply came, `heard-0_ns` …"""
+    """`sent_ns`, `round_trip_ns` (to the last reply), and for each reader when its reply came, `heard-0_ns` …; paced,
+    also `intended_ns` and `write_ns`.
+    """
     messages_count: int
     total_count: int
     warmup_count: int
@@ -67,14 +75,16 @@ class PingPart:
         self._plan = plan
         self._sequence = self._warmup_count = 0
         self._turns: list[tuple[int, int]] = []
+        heard = (f"heard-{index}_ns" for index in range(len(replies)))
+        self._names = ["sent_ns", "round_trip_ns", *heard, *(["intended_ns", "write_ns"] * plan.trial.is_paced)]
         self._columns = self._make_columns(0)
         self._room = self._columns
         self._window_ns = 0
         self._meter = UsageMeter([writer, *replies])
 
     def _make_columns(self, count: int) -> list[array[int]]:
-        """Return columns for times of sending, of the round trip, and of each reader's reply."""
-        return [array("q", bytes(8 * count)) for _ in range(2 + len(self._replies))]
+        """Return columns as `_names` says."""
+        return [array("q", bytes(8 * count)) for _ in self._names]
 
     def run(self) -> Pinged:
         """Warm up, measure, end; any TransportError goes to the caller.
@@ -113,7 +123,7 @@ class PingPart:
         select((), (), (), START_NS / 1e9)  # the readers are in `read` by then
         first = self._sequence + 1
         self._meter.start()
-        count = self._bounce(now_ns() + self._window_ns)
+        count = self._paced() if self._plan.trial.is_paced else self._bounce(now_ns() + self._window_ns)
         self._meter.stop()
         self._turns.append((first, count))
         for column, fresh in zip(self._columns, self._room, strict=True):
@@ -122,15 +132,10 @@ class PingPart:
     def finish(self) -> Pinged:
         """Send the end mark and return what was measured."""
         self._tell(Phase.END)
-        sent, trips, *heard = self._columns
         usage, collections = self._meter.total()
         return Pinged(
-            columns={
-                "sent_ns": sent,
-                "round_trip_ns": trips,
-                **{f"heard-{index}_ns": column for index, column in enumerate(heard)},
-            },
-            messages_count=len(sent),
+            columns=dict(zip(self._names, self._columns, strict=True)),
+            messages_count=len(self._columns[0]),
             total_count=self._sequence,
             warmup_count=self._warmup_count,
             steady=True,
@@ -144,7 +149,7 @@ class PingPart:
         clock, stamp, write, stall_s = now_ns, unpack_stamp, self._writer.write, self._plan.stall_s
         buffers = alternating(self._messages)
         sent, trips, *columns = self._room
-        replies = [(reader.read, column) for reader, column in zip(self._replies, columns, strict=True)]
+        replies = [(reader.read, column) for reader, column in zip(self._replies, columns, strict=False)]
         sequence, size, mask, limit = self._sequence, len(buffers[0][0]), HASH_EVERY - 1, len(sent)
         for index in range(limit):
             buffer, head, tail = buffers[index & 1]
@@ -167,12 +172,102 @@ class PingPart:
                 raise IntegrityError(f"payload mismatch in the reply to message {sequence}")
         return limit
 
+    def _paced(self) -> int:
+        """Make the round trips of a turn on a schedule that begins one interval from now; the hot loop."""
+        clock, interval_ns, stall_s = now_ns, self._plan.interval_ns(), self._plan.stall_s
+        count = min(len(self._room[0]), max(1, round(self._window_ns / interval_ns)))
+        start = clock() + int(interval_ns)
+        first, sent = self._sequence + 1, 0
+        replies = _Replies(self._replies, self._room, first, len(self._messages[0].buffer))
+        while sent < count:
+            due = start + int(sent * interval_ns)
+            while (left := due - clock()) > 0:
+                if replies.count == sent:
+                    if left > SPIN_NS:
+                        select((), (), (), (left - SPIN_NS) / 1e9)
+                elif not replies.take(0.0) and left > SPIN_NS:
+                    replies.wait((left - SPIN_NS) / 1e9)
+            self._send(sent, due, replies)
+            sent += 1
+        while replies.count < count:
+            if not replies.take(stall_s):
+                raise TransportTimeout(f"no reply to message {first + replies.count} within {stall_s:.0f} s")
+        return count
+
+    def _send(self, index: int, due: int, replies: _Replies) -> None:
+        """Send the next message of a schedule. While there is no room, take replies: a reader that cannot hand over one
+        reads no message.
+        """
+        message = self._messages[index % len(self._messages)]
+        self._sequence += 1
+        head = message.head
+        head[SEQUENCE] = message.tail[0] = self._sequence
+        head[INTENDED] = due
+        head[SENT] = start = now_ns()
+        last = start + int(1e9 * self._plan.stall_s)
+        while True:
+            try:
+                self._writer.write(message.buffer, _PATIENCE_S)
+                break
+            except TransportTimeout:
+                if now_ns() > last:
+                    raise
+                while replies.count < index and replies.take(0.0):
+                    pass
+        sent, *_, intended, written = self._room
+        written[index] = now_ns() - start
+        sent[index], intended[index] = start, due
+
     def _tell(self, phase: Phase) -> None:
         set_phase(self._messages, phase)
         last = self._messages[0]
         self._sequence += 1
         last.head[SEQUENCE] = last.tail[0] = self._sequence
         self._writer.write(last.buffer, self._plan.stall_s)
+
+
+class _Replies:
+    """The replies to the messages of a schedule. They are taken message by message, and of each reader by reader.
+
+    Args:
+        readers: of the channels back.
+        columns: filled with the times, see `PingPart`.
+        first: number of the first message.
+        size_bytes: of each reply.
+
+    Attributes:
+        count: to how many messages all replies have come.
+    """
+
+    def __init__(self, readers: Sequence[Reader], columns: Sequence[array[int]], first: int, size_bytes: int) -> None:
+        self._readers, self._first, self._size_bytes = readers, first, size_bytes
+        _, self._trips, *heard, self._intended, _ = columns
+        self._heard = heard
+        self._next = self.count = 0
+
+    def take(self, timeout_s: float) -> bool:
+        """Take the next reply if it comes in time; return whether it did."""
+        try:
+            view = self._readers[self._next].read(timeout_s)
+        except TransportTimeout:
+            return False
+        now, sequence = now_ns(), self._first + self.count
+        self._heard[self._next][self.count] = now
+        if len(view) != self._size_bytes or unpack_stamp(view)[0] != sequence:
+            raise IntegrityError(f"the reply to message {sequence} is a different message")
+        if not sequence & (HASH_EVERY - 1) and not (is_whole(view, self._size_bytes) and body_matches(view)):
+            raise IntegrityError(f"payload mismatch in the reply to message {sequence}")
+        self._next += 1
+        if self._next == len(self._readers):
+            self._trips[self.count] = now - self._intended[self.count]
+            self._next, self.count = 0, self.count + 1
+        return True
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the next reply may be there; without a descriptor to wait on, not at all."""
+        descriptor = self._readers[self._next].fileno()
+        if descriptor is not None:
+            select((descriptor,), (), (), timeout_s)
 
 
 @dataclass(frozen=True, slots=True)

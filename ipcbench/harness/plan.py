@@ -37,9 +37,11 @@ WARMUP_LIMIT_RATIO = 4
 
 
 def _most_stamped_per_s(trial: TrialSpec) -> float:
-    """Return how many messages of a closed loop may be stamped in a second: of a saturated one, only one in `RUN`, or
-    messages that take long, see `WriterPart`.
+    """Return how many messages of round trips or a saturated loop may be stamped in a second: of a saturated one, only
+    one in `RUN`, or messages that take long, see `WriterPart`.
     """
+    if trial.is_paced:
+        return trial.rate_per_s
     rate = _MAX_RATE_PER_S[trial.mode]
     return rate / RUN if trial.mode == "saturate" and trial.delivery == "every_message" else rate
 

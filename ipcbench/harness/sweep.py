@@ -121,6 +121,8 @@ def run_sweep(
     finished = stored.all_trials if stored else ()
     if stored is not None:
         sweep = replace(stored_sweep(stored), sample=sweep.sample)
+    if sweep.trips == "auto":
+        sweep = replace(sweep, trips="closed" if hosts is None else "paced")
     payloads = [prepare_payload(sweep, size) for size in sweep.sizes]
     where = results_dir or results_root / new_run_id()
     with ExitStack() as held:

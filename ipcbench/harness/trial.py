@@ -279,7 +279,7 @@ class Trial:
         try:
             return self._group.hear(questions, self._plan.deadline_s())
         except WorkerTimeout as error:
-            if self._trial.mode == "paced":
+            if self._trial.is_paced:
                 rate = f"{self._trial.rate_per_s:,.0f} messages/s"
                 raise WorkerTimeout(f"{error}: the transport hangs, or cannot sustain {rate}") from error
             raise

@@ -20,12 +20,14 @@ from ipcbench.spec.trial import (
     PAYLOAD_KINDS,
     SAMPLE,
     TOUCHES,
+    TRIPS,
     VARIANT_MARK,
     WORKS,
     CodecName,
     Mode,
     Touch,
     TrialSpec,
+    Trips,
     Work,
     work_name,
 )
@@ -130,6 +132,9 @@ class SweepSpec:
     modes: tuple[Mode, ...] = ("paced", "pingpong", "saturate")
     rate_per_s: float | None = None
     """Offered rate of paced trials; None chooses by size, see `AUTO_RATE_PER_S`."""
+    trips: Trips = "auto"
+    """Round trips: `closed`, each follows the reply to the one before; `paced`, on the schedule of paced messages.
+    `auto` is paced between hosts, where that is the latency that needs no second clock, and else closed."""
     rounds: int = 20
     """At most; see `budget_s`."""
     budget_s: float = 100.0
@@ -206,6 +211,7 @@ class SweepSpec:
         if not _PIN.fullmatch(self.pin):
             raise ConfigError("pin", self.pin, "auto, none, or cores such as 0,1")
         require_choice("touch", self.touch, TOUCHES)
+        require_choice("trips", self.trips, TRIPS)
         require_range("neighbours", min(self.neighbours), 0, _MAX_NEIGHBOURS)
         require_range("neighbours", max(self.neighbours), 0, _MAX_NEIGHBOURS)
         self._require_variants()
@@ -323,7 +329,7 @@ class SweepSpec:
     ) -> TrialSpec:
         """Return the trial of a cell in a round; `payload_bytes` is the encoded size of its payload."""
         rate, window_s = 0.0, self.window_s
-        if mode == "paced":
+        if mode == "paced" or (mode == "pingpong" and self.trips == "paced"):
             rate = self.rate_per_s or min(AUTO_RATE_PER_S, AUTO_RATE_BYTES_PER_S / max(1, payload_bytes))
             in_turns = self.rate_per_s is None and self.delivery == "every_message"
             least = _AUTO_TURN_MESSAGES if in_turns else AUTO_PACED_MESSAGES
@@ -399,7 +405,7 @@ class SweepSpec:
         """Return the short trial that a first look makes of this one."""
         window_s = min(trial.window_s, LOOK_WINDOW_S * (PINGPONG_WINDOW_RATIO if trial.mode == "pingpong" else 1.0))
         turns = trial.turns
-        if trial.mode == "paced":
+        if trial.is_paced:
             least = math.ceil(LOOK_SAMPLES / trial.readers)
             longest_s = (least + _LEAST_TURNS * UNCOUNTED_OF_TURN) / trial.rate_per_s
             window_s = min(trial.window_s, max(window_s, longest_s))

@@ -11,7 +11,10 @@ from ipcbench.util.reference import is_reference
 
 PayloadKind = Literal["dict", "records", "bytes", "ndarray"]
 Mode = Literal["paced", "pingpong", "saturate"]
-"""`paced`: one way, open loop at a rate. `pingpong`: round trips, closed loop. `saturate`: one way, flat out."""
+"""`paced`: one way, open loop at a rate. `pingpong`: round trips, in a closed loop, or an open one if there is a rate.
+`saturate`: one way, flat out.
+"""
+Trips = Literal["auto", "closed", "paced"]
 Touch = Literal["none", "header", "pages", "all"]
 CodecName = Literal["pickle", "pickle5", "msgpack", "numpy", "raw"]
 
@@ -21,6 +24,7 @@ Work = Pattern | Literal["rpc"]
 WORKS: tuple[Work, ...] = (*PATTERNS, "rpc")
 PAYLOAD_KINDS: tuple[PayloadKind, ...] = get_args(PayloadKind)
 MODES: tuple[Mode, ...] = get_args(Mode)
+TRIPS: tuple[Trips, ...] = get_args(Trips)
 TOUCHES: tuple[Touch, ...] = get_args(Touch)
 CODEC_NAMES: tuple[CodecName, ...] = get_args(CodecName)
 MAX_PAYLOAD_BYTES = 2**30
@@ -61,7 +65,7 @@ class TrialSpec:
     delivery: Delivery
     mode: Mode
     rate_per_s: float
-    """Offered rate of a paced trial; 0 for the others."""
+    """Offered rate of a paced trial, and of paced round trips; 0 for the others."""
     readers: int
     depth: int
     wait: WaitStrategy
@@ -106,6 +110,11 @@ class TrialSpec:
     def endpoints_count(self) -> int:
         """Writers and readers together."""
         return self.writers + self.readers
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether messages are sent on a schedule, whatever becomes of those before: an open loop."""
+        return self.rate_per_s > 0
 
     @property
     def peers(self) -> int:

@@ -25,6 +25,7 @@ from ipcbench.spec import (
     PAYLOAD_KINDS,
     SAMPLE,
     TOUCHES,
+    TRIPS,
     WAIT_STRATEGIES,
     WORKS,
     SweepSpec,
@@ -267,6 +268,14 @@ KEYS: tuple[Key, ...] = (
         "Further rounds until every median is known to within this, or the budget is spent: 2%.",
         _ratio,
     ),
+    Key(
+        "trips",
+        "trips",
+        "KIND",
+        "Round trips: closed, each after the one before; paced, at the rate; auto, paced between hosts.",
+        _text,
+        TRIPS,
+    ),
     Key("control", "control", "yes|no", "Measure one cell twice per round (A/A), as a check of the verdicts.", _switch),
     Key("look", "look", "yes|no", "Make the first of several rounds a short one, for a first look.", _switch),
     Key("tail", "tail", "yes|no", "Measure one-way p99, by windows in one piece beside those in turns.", _switch),
@@ -426,7 +435,7 @@ def _build(name: str, from_file: Mapping[str, object], place: str, options: Mapp
 
 
 _PEERS_KEY: Mapping[object, str] = {"fan_in": "writers", "rpc": "clients"}
-_BROADCAST_ONLY = ("delivery", "mode", "rate", "control", "look", "tail")
+_BROADCAST_ONLY = ("delivery", "mode", "rate", "trips", "control", "look", "tail")
 
 
 def _peer_fields(

@@ -86,6 +86,16 @@ def test_a_stall_shows_in_p99_as_the_theory_says_and_a_closed_loop_hides_it(tmp_
     assert pingpong.writer.round_trip.p99_ns < expected_ns / 5
 
 
+def test_a_stall_shows_in_paced_round_trips_as_the_theory_says(tmp_path):
+    stall_s, window_s = 2 * 0.2, 1.0  # the reader of the replies stalls, too, at the same message
+    sweep = tiny(backends=("broken:StallingReader",), readers=1, modes=("pingpong",), rate_per_s=1000.0)
+    run = sound(replace(sweep, window_s=window_s, trips="paced"), tmp_path)
+    (trial,) = run.trials
+    expected_ns = stall_s * (1 - 0.01 * window_s / stall_s) * 1e9
+    assert trial.writer.round_trip.p99_ns == pytest.approx(expected_ns, rel=0.15)
+    assert trial.writer.round_trip.count == 1000, "an open loop has as many whatever happens"
+
+
 @pytest.mark.parametrize("side", ["writer", "reader"])
 def test_the_default_paced_trials_show_a_stall_as_the_theory_says(side, tmp_path):
     """The stalls are long, so that a busy machine's own do not hide them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from ipcbench.errors import BackendUnavailable, ConfigError, StoreError, UnknownBackend
@@ -268,6 +269,22 @@ def test_the_two_ways_of_a_round_trip_add_up_to_it(backend, tmp_path):
     assert (back > 0).all()
     assert (there + back == columns["writer.round_trip_ns"]).all()
     assert trial.writer.round_trip.count == trial.writer.messages_count
+
+
+@pytest.mark.parametrize("backend", ["shm", "null", "mpi", "mp-queue"])
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_paced_round_trip_counts_from_when_its_message_was_due(backend, readers, tmp_path):
+    if backend == "null" and readers == 2:
+        pytest.skip("it has one reader")
+    sweep = tiny(backends=(backend,), modes=("pingpong",), readers=readers, rate_per_s=500.0, window_s=0.2)
+    run, trial = single(replace(sweep, trips="paced"), tmp_path)
+    columns = run.samples(trial.trial_id)
+    due = columns["writer.intended_ns"]
+    last = max((columns[f"writer.heard-{index}_ns"] for index in range(readers)), key=lambda column: column[0])
+    assert (last - due == columns["writer.round_trip_ns"]).all()
+    assert (columns["writer.sent_ns"] >= due).all()
+    assert set(np.diff(due)) == {2_000_000}
+    assert trial.writer.round_trip.count == len(due) == round(500.0 * trial.spec.window_s)
 
 
 def test_a_round_trip_of_many_readers_ends_with_the_last_reply(tmp_path):

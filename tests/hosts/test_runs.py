@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from ipcbench.analysis.summary.summary import summarise
 from ipcbench.hosts.simulated.cluster import simulated_hosts
 from ipcbench.hosts.simulated.links import Link
 from ipcbench.testing.agents.client import until
@@ -66,6 +67,20 @@ def test_one_way_latency_is_right_within_its_error_or_refused(offsets_ns, delays
         if trial.spec.mode == "paced" and trial.main_figure is not None:
             assert conditions.clocks_agree
             assert trial.main_figure >= 1e9 * delays_s[0] - conditions.clock_error_ns
+
+
+def test_paced_round_trips_rank_hosts_far_from_each_other(tmp_path) -> None:
+    with simulated_hosts(2, Link(delay_s=0.010)) as cluster:
+        options = ("--backends", "tcp,zmq-tcp-insecure", "--mode", "pingpong", "--rate", "200/s", "--rounds", "3")
+        run, said = Coordinator(cluster, tmp_path / "run").run(*options)
+    for trial in run.trials:
+        assert trial.status == "ok", said
+        assert trial.spec.rate_per_s == 200.0
+        assert trial.writer.round_trip.p50_ns >= 20 * MS, "nothing is faster than the link"
+        assert trial.writer.round_trip.count == trial.spec.rate_per_s * trial.spec.window_s, "also on a long way"
+    (setting,) = summarise(run).settings
+    assert setting.ranked_by == "round trip"
+    assert setting.words("round trip") == "paced round trip"
 
 
 @pytest.mark.parametrize(

@@ -94,6 +94,7 @@ ALL_KEYS = {
     "rounds": ("4", 4, 4),
     "budget": ("2min", 120, 120.0),
     "precision": ("2%", 0.02, 0.02),
+    "trips": ("paced", "paced", "paced"),
     "control": ("no", "no", False),
     "look": ("no", "no", False),
     "tail": ("no", "no", False),

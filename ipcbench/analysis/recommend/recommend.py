@@ -28,7 +28,7 @@ from ipcbench.analysis.recommend.evidence import (
 )
 from ipcbench.analysis.recommend.needs import NEEDS, Offer, refusals, registered_offers, stored_offers
 from ipcbench.analysis.recommend.question import GOALS, Question, sweep_command
-from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, cells_of
+from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, cells_of, preferred_metrics
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
 from ipcbench.analysis.summary.summary import summarise
@@ -47,8 +47,6 @@ _TIE_BREAKS: Mapping[Measure, tuple[Measure, ...]] = {
     "cpu": ("latency", "round trip", "throughput"),
 }
 """What breaks a tie: the first of these that clearly separates the tied backends."""
-_INSTEAD_OF_LATENCY: tuple[Measure, ...] = ("latency", "round trip", "throughput")
-"""What decides about latency: the first of these that was measured."""
 _NOT_REGISTERED = "not registered here, so what it can do is not known"
 
 
@@ -188,7 +186,7 @@ def _make_case(run: Run, question: Question, offers: Mapping[str, Offer], summar
         question=question,
         run=run,
         summary=summary,
-        measure=_measure(family, question),
+        measure=_measure(run, family, question),
         family=family,
         able=tuple(name for name, reason in reasons.items() if not reason),
         excluded=tuple(Exclusion(name, reason, "capabilities") for name, reason in reasons.items() if reason),
@@ -207,14 +205,15 @@ def _family(summary: Summary, question: Question) -> tuple[SettingSummary, ...]:
     return (covering or fitting or [()])[0]
 
 
-def _measure(family: Sequence[SettingSummary], question: Question) -> Measure:
+def _measure(run: Run, family: Sequence[SettingSummary], question: Question) -> Measure:
+    """Return what decides; about latency, the first that was measured of what ranks cells."""
     if question.optimise != "latency":
         return question.optimise
     cells = cells_of(family)
-    measured = (
-        measure for measure in _INSTEAD_OF_LATENCY if any(estimate_of(cell, measure) is not None for cell in cells)
-    )
-    return next(measured, "latency")
+    for measure in preferred_metrics(run.info):
+        if any(estimate_of(cell, measure) is not None for cell in cells):
+            return measure
+    return "latency"
 
 
 def _refusals(question: Question, offer: Offer) -> list[str]:
@@ -438,7 +437,7 @@ def _changes(shortlist: _Shortlist, chosen: Evidence, crossings: Sequence[Crosso
 def _other_goals(shortlist: _Shortlist, chosen: Evidence) -> Iterable[str]:
     """Yield which backends are ahead of the chosen one by what else may be optimised, as that question is answered."""
     case = shortlist.case
-    measures = {_measure(case.family, replace(case.question, optimise=goal)) for goal in GOALS}
+    measures = {_measure(case.run, case.family, replace(case.question, optimise=goal)) for goal in GOALS}
     for measure in (each for each in _TIE_BREAKS[case.measure] if each in measures):
         other = _shortlist(replace(case, measure=measure), shortlist.between)
         ranks = other.ranks(measure)

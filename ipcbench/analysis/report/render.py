@@ -167,6 +167,7 @@ def cell_fields(result: SettingSummary, cell: CellSummary) -> Mapping[str, Any]:
         "backend": cell.backend,
         "status": cell.status,
         "reason": cell.reason,
+        "round_trip_rate_per_s": result.trips_per_s,
         "ranked_by": result.ranked_by,
         "rank": told_rank(result, cell, result.ranked_by),
         **_ratio(cell),

@@ -35,7 +35,7 @@ _MOST_OF_BUDGET = 0.8
 _HEADS: Mapping[Metric, str] = {"latency": "p50 µs", "round trip": "trip µs", "throughput": "k msg/s"}
 _MEANINGS: Mapping[Metric, str] = {
     "latency": "one-way",
-    "round trip": "round trip p50",
+    "round trip": "{} p50",
     "throughput": "to each reader",
 }
 _MARKS = "* best, = not told apart"
@@ -193,14 +193,16 @@ def _table(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle: 
 
 
 def _metrics(family: Sequence[SettingSummary]) -> list[Metric]:
-    """Return what the table shows: latency and throughput, round trips in place of one that was not measured."""
+    """Return what the table shows: what ranks it, then of latency, throughput and round trips what was measured."""
     cells = [cell for result in family for cell in result.cells]
     known: Mapping[Metric, bool] = {
         "latency": any(cell.latency_p50_ns for cell in cells),
         "throughput": any(cell.throughput_per_s for cell in cells),
         "round trip": any(cell.round_trip_p50_ns for cell in cells),
     }
-    found = [metric for metric, is_known in known.items() if is_known][:_MOST_METRICS]
+    ranks = {result.ranked_by for result in family}
+    found = sorted((metric for metric, is_known in known.items() if is_known), key=lambda metric: metric not in ranks)
+    found = found[:_MOST_METRICS]
     return sorted(found, key=list(_HEADS).index) or ["latency"]
 
 
@@ -243,7 +245,7 @@ def _legend(family: Sequence[SettingSummary], metrics: Sequence[Metric], middle:
     size, encoded = size_words(middle.setting), f"{middle.setting.payload_bytes:,} B"
     ranked = [metric for metric in metrics if any(claimed_leaders(result, metric) for result in family)]
     words = [
-        f"{_HEADS[metric].removesuffix(' µs')}: {_MEANINGS[metric]}"
+        f"{_HEADS[metric].removesuffix(' µs')}: {_MEANINGS[metric].format(middle.words(metric))}"
         + " (too few rounds to rank)" * bool(ranked and metric not in ranked)
         for metric in metrics
     ]

@@ -133,6 +133,8 @@ LEGEND: Mapping[str, str] = {
     "that does nothing), measured right after each window.",
     "round trip": "trip: round trip, from a send to the last reader's reply; the next follows at once, so all stays "
     "hot. Paced messages come after a pause: it is not twice the one-way latency, and may rank differently.",
+    "paced round trip": "trip: paced round trip, from the moment when a message was due to the last reader's reply; "
+    "messages go out at a rate, however many replies are still to come.",
     "waits": "waits: how 90 % or more of the waits ended, of the readers (one-way), of all endpoints (trip): spin, "
     "while they polled; yield, while they let others run between polls; block, after they slept; else mixed. Polling "
     "is faster and uses a core.",
@@ -227,7 +229,11 @@ def _shown(cells: Sequence[CellSummary], figures: Sequence[_Figure] = _FIGURES) 
 
 
 def _legend(summary: Summary) -> tuple[str, ...]:
-    topics = {figure.topic for result in summary.settings for figure in _shown(result.cells)}
+    topics = {
+        "paced round trip" if figure.topic == "round trip" and result.trips_per_s else figure.topic
+        for result in summary.settings
+        for figure in _shown(result.cells)
+    }
     return tuple(text for topic, text in LEGEND.items() if topic in topics)
 
 

@@ -15,7 +15,7 @@ from ipcbench.stats.prior import VariancePrior
 
 CellStatus = Literal["ok", "failed", "skipped"]
 Metric = Literal["latency", "round trip", "throughput"]
-"""The cells of a setting are ranked by the first of these that was measured."""
+"""What cells are ranked by, see `preferred_metrics`."""
 RESOLVED_RATIO = 2.0
 """A p99 whose interval spans more than this is not given as one figure."""
 KNOWN_TAIL_RATIO = 10.0
@@ -25,6 +25,13 @@ METRIC_WORDS: Mapping[Metric, str] = {
     "round trip": "round trip",
     "throughput": "throughput",
 }
+
+
+def preferred_metrics(info: RunInfo) -> tuple[Metric, ...]:
+    """Return by what the cells of a setting are ranked: by the first of these that was measured. Between hosts, round
+    trips come first, since they need no second clock.
+    """
+    return ("round trip", "latency", "throughput") if info.hosts else ("latency", "round trip", "throughput")
 
 
 def time_of(figures: CellFigures, metric: Metric) -> Estimate | None:
@@ -148,6 +155,12 @@ class SettingSummary:
     """Best first; cells without figures last, with their reason."""
     absent: Mapping[Metric, str] = field(default_factory=dict)
     """Metrics that were tried and of which no cell has a figure that could be ranked: why."""
+    trips_per_s: float | None = None
+    """Offered rate of paced round trips; None if each followed the one before."""
+
+    def words(self, metric: Metric) -> str:
+        """Return what users call a metric."""
+        return "paced round trip" if metric == "round trip" and self.trips_per_s else METRIC_WORDS[metric]
 
 
 def cells_of(rankings: Iterable[SettingSummary]) -> list[CellSummary]:

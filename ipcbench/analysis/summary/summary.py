@@ -20,6 +20,7 @@ from ipcbench.analysis.summary.cells import (
     Setting,
     SettingSummary,
     Summary,
+    preferred_metrics,
     time_of,
 )
 from ipcbench.analysis.summary.figures import CellFigures, cell_figures
@@ -133,7 +134,7 @@ def _summarise_setting(
     times = {metric: _times(cells, metric) for metric in get_args(Metric)}
     ranked = {metric: judged(estimates) for metric, estimates in times.items()}
     ranks = {metric: _ranks(estimates, priors.get(metric)) for metric, estimates in ranked.items()}
-    metric: Metric | None = next((name for name, estimates in times.items() if estimates), None)
+    metric: Metric | None = next((name for name in preferred_metrics(run.info) if times[name]), None)
     main = ranked[metric] if metric else {}
     prior = table_prior(list(main.values()), priors.get(metric)) if metric else None
     ratios = _ratios_to_best(times[metric], main, prior) if metric else {}
@@ -164,7 +165,8 @@ def _summarise_setting(
     rows += [CellSummary(setting, name, "skipped", reason) for name, reason in _left_out(run.info, cells).items()]
     rows.sort(key=lambda row: _order(row, times[metric] if metric else {}))
     absent = {name: why for name, found in times.items() if not found and (why := _why_absent(cells, name))}
-    return SettingSummary(setting, metric, _offered_rate(setting, cells), tuple(rows), absent)
+    paced, trips = (_offered_rate(setting, cells, mode) for mode in ("paced", "pingpong"))
+    return SettingSummary(setting, metric, paced, tuple(rows), absent, trips)
 
 
 def _with_gaps(
@@ -250,11 +252,11 @@ def _order(row: CellSummary, times: Mapping[str, Estimate]) -> tuple[float, floa
     return {"ok": 1.0, "failed": 2.0, "skipped": 3.0}[row.status], 0.0, row.backend
 
 
-def _offered_rate(setting: Setting, cells: Sequence[_Cell]) -> float | None:
-    rates = {trial.spec.rate_per_s for cell in cells for trial in cell.trials if trial.spec.mode == "paced"}
+def _offered_rate(setting: Setting, cells: Sequence[_Cell], mode: Mode) -> float | None:
+    rates = {trial.spec.rate_per_s for cell in cells for trial in cell.trials if trial.spec.mode == mode}
     if len(rates) > 1:
-        raise StoreError(f"size {setting.size:,}: paced trials at different rates cannot be joined: {sorted(rates)}")
-    return rates.pop() if rates else None
+        raise StoreError(f"size {setting.size:,}: {mode} trials at different rates cannot be joined: {sorted(rates)}")
+    return (rates.pop() or None) if rates else None
 
 
 def _left_out(info: RunInfo, cells: Sequence[_Cell]) -> dict[str, str]:

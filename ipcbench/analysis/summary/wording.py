@@ -155,13 +155,13 @@ def ratio_words(ratio: Interval, rounds_count: int | None = None) -> str:
 def verdict_words(ranking: SettingSummary) -> str:
     """Return in one line what may be concluded at this setting, and nothing more."""
     ranked = [cell for cell in ranking.cells if cell.rank is not None]
-    absent = "".join(f" No {METRIC_WORDS[metric]}: {why}." for metric, why in ranking.absent.items())
+    absent = "".join(f" No {ranking.words(metric)}: {why}." for metric, why in ranking.absent.items())
     if all(cell.status != "ok" for cell in ranking.cells):
         why = "every trial failed" if any(cell.failed_count for cell in ranking.cells) else "nothing was measured"
         return f"No verdict: {why}.{_caveats(ranking)}"
     if not ranked or ranking.ranked_by is None:
         return f"No verdict: no figure can be ranked.{absent}"
-    what = METRIC_WORDS[ranking.ranked_by]
+    what = ranking.words(ranking.ranked_by)
     best = [cell for cell in ranked if cell.rank == 1]
     figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
     short = [cell for cell in ranking.cells if cell.rank is None and cell.ratio is not None]
@@ -344,7 +344,7 @@ def _best_by(ranking: SettingSummary, metric: Metric) -> str:
 
 
 def _leaders_words(ranking: SettingSummary, metric: Metric, praise: str, ranks: Mapping[str, int | None]) -> str:
-    what, doubtful = METRIC_WORDS[metric], _doubtful(ranking, metric, ranks)
+    what, doubtful = ranking.words(metric), _doubtful(ranking, metric, ranks)
     measured = [name for name, rank in ranks.items() if rank is not None]
     first = [name for name in measured if ranks[name] == 1]
     if len(measured) < 2:
