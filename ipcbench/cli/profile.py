@@ -18,6 +18,7 @@ from ipcbench.cli.profile_options import (
     out_folder,
     print_lines,
     read,
+    running_options,
     sayer,
     setting_of,
     shape_options,
@@ -49,6 +50,7 @@ for _part in (sweep, synth, replay, take, give):
 
 @command.command("run", short_help="Run a model on one rank or several, and say where its time goes.")
 @model_options
+@running_options
 @shape_options
 @transport_option
 @one_word(

@@ -28,13 +28,15 @@ _MODEL = "qwen3-tiny, qwen3-small, a preset as qwen3-0.6b, a config.json, a fold
 
 model_options = options(
     click.option("--model", default="qwen3-tiny", show_default=True, metavar="NAME", help=f"What to run: {_MODEL}"),
-    whole("--steps", 10, "Repetitions with instruments, and as many without."),
-    whole("--warmup", 3, "Repetitions before, which are not counted."),
     one_word("--dtype", DTYPES, "Of weights and activations."),
-    click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
-    whole("--threads", 1, "Threads of each rank."),
     one_word("--attn", ("sdpa", "eager"), "Attention."),
     click.option("--fused", is_flag=True, help="One linear layer for q, k and v, and one for gate and up."),
+)
+running_options = options(
+    whole("--steps", 10, "Repetitions with instruments, and as many without."),
+    whole("--warmup", 3, "Repetitions before, which are not counted."),
+    click.option("--device", default="auto", show_default=True, metavar="NAME", help="auto, cpu, cuda or cuda:N."),
+    whole("--threads", 1, "Threads of each rank."),
 )
 shape_options = options(
     click.option(

@@ -21,7 +21,7 @@ from ipcbench.cli.options import (
     whole,
 )
 from ipcbench.cli.output import tell
-from ipcbench.cli.profile_options import model_options, out_folder, print_lines, sayer, setting_of
+from ipcbench.cli.profile_options import model_options, out_folder, print_lines, running_options, sayer, setting_of
 from ipcbench.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -105,6 +105,7 @@ def _finish(points: Sequence[SweepPoint], folder: Path) -> int:
 
 @sweep.command("seq", short_help="Latency by length, batch and output, for several ways to divide the model.")
 @model_options
+@running_options
 @_listed("--seq", "128,256,512,1024,2048,4096,8192", "Tokens of the prompt.")
 @_listed("--batch", "1,2,4,8", "Sequences.")
 @_listed("--tokens", "50,100,200", "Tokens decoded.")
@@ -128,6 +129,7 @@ def seq(**given: Any) -> int:
 
 @sweep.command("parallel", short_help="What more ranks bring, by degree and transport.")
 @model_options
+@running_options
 @whole("--seq", 128, "Tokens of the prompt.")
 @whole("--batch", 1, "Sequences.")
 @whole("--tokens", 8, "Tokens decoded.")

@@ -13,6 +13,7 @@ from ipcbench.profile.summary import BUSY_RATIO, COMMUNICATION, HOST, OTHER, TRA
 from ipcbench.stats.estimates import MIN_CLAIM_ROUNDS
 from ipcbench.util.units import format_bytes, format_duration_ns, format_significant
 
+_MANY_REPETITIONS: Final = 20
 TRANSFER_RATIO: Final = 0.1
 HOST_RATIO: Final = 0.2
 BUCKET_RATIO: Final = 0.4
@@ -107,7 +108,12 @@ def _of_late(late: Late) -> str:
         return f"Give {who} less to do, or find out why others wait for {who}."
     if late.is_changing:
         return "Find out why ranks are late: which one is changes from step to step."
-    return "Measure more steps (--steps): these are too few to say which rank is late."
+    if late.repetitions < _MANY_REPETITIONS:
+        return "Measure more steps (--steps): these are too few to say which rank is late."
+    return (
+        f"Find out what rank {next(iter(late.waits_ns))} does in {percent(late.often_ratio)} of {late.repetitions:,} "
+        "repetitions: others wait for it in these only."
+    )
 
 
 def _transfer(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]:

@@ -23,6 +23,7 @@ _HEAD: Final = head("profile")
 NO_FAILURE: Final = "a function that does not fail"
 """What a figure needs of which the user's own function has failed."""
 
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Phase: TypeAlias = Literal["prefill", "decode"]
 Detail: TypeAlias = Literal["block", "module", "op"]
 Source: TypeAlias = Literal["plain", "spans", "operators"]
@@ -74,7 +75,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     position: int
     """Tokens before it: 0 in prefill."""
     source: Source
-    start_ns: int
+    start_ns: Count
     wall_ns: Annotated[int, msgspec.Meta(gt=0)]
     """On a GPU until its last kernel has ended."""
     core_wait_ns: int | None = None
@@ -93,8 +94,8 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     kind: str
     """`root`, `embedding`, `layer`, `attention`, `mlp`, `norm`, `lm_head`, `block` (a child of a
     model of other names), or `module`."""
-    start_ns: int
-    duration_ns: int
+    start_ns: Count
+    duration_ns: Count
     exclusive_ns: int
     """Without the spans inside it; the exclusive times of a step's spans add up to those of its root."""
 
@@ -134,14 +135,14 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     `recv`."""
     ranks: tuple[int, ...]
     """The members of the group; of `send` and `recv`, (source, destination)."""
-    bytes: int
+    bytes: Count
     """As NCCL counts: of the tensor; all_gather: of the result; reduce_scatter: of the input."""
     dtype: str
     path: str
     """Of the module in which it was called; empty if unknown."""
-    enter_ns: int | None = None
-    exit_ns: int | None = None
-    wait_ns: int | None = None
+    enter_ns: Count | None = None
+    exit_ns: Count | None = None
+    wait_ns: Count | None = None
     """For the others: until the last of them entered. `exit − enter − wait` is transfer."""
     match: int | None = None
     """Number of the call that all members share: the nth of their group and kind in the run."""
@@ -296,4 +297,23 @@ def read_profile(path: Path) -> Profile:
     if (stored.format, stored.version) != (*_HEAD.values(),):
         known = _HEAD["version"]
         raise StoreError(f"{path}: {stored.format!r} version {stored.version}; this ipcbench reads version {known}")
+    if odd := _odd(stored.profile):
+        raise StoreError(f"{path}: no profile: {odd}")
     return stored.profile
+
+
+def _odd(profile: Profile) -> str:
+    """Return what no run can have recorded; empty if there is no such thing."""
+    for call in profile.calls:
+        where = f"call {call.sequence} of step {call.step} at rank {call.rank}"
+        if call.op in {"send", "recv"} and len(call.ranks) != 2:
+            return f"{where} is a {call.op} of {len(call.ranks)} ranks, not 2"
+        if profile.steps and not call.ranks:
+            return f"{where} is of no group"
+        if (call.took_ns or 0) < 0:
+            return f"{where} ends before it begins"
+    seen = {(span.rank, span.step) for span in profile.spans}
+    for step in profile.steps:
+        if step.source == "spans" and (step.rank, step.number) not in seen:
+            return f"step {step.number} of rank {step.rank} lacks its spans"
+    return ""

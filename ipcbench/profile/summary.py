@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from ipcbench.profile.comm.late import HeldUp, Late, held_up, latest, quiet
+from ipcbench.profile.comm.late import HeldUp, Late, held_up, latest, left_out_words, quiet
 from ipcbench.profile.comm.waits import Bubble, Totals, bubble, extent_ns, matched, totals
 from ipcbench.profile.records import Call, Operator, Phase, Profile, Setting, Source, Span, Step
 from ipcbench.profile.timing.overhead import Overhead, overhead
@@ -151,6 +151,8 @@ class Summary:
     held_up: tuple[HeldUp, ...]
     late: Mapping[Phase, Late | None]
     """Of each phase with spans: who is late, of ranks that do the same work."""
+    left_out: tuple[str, ...]
+    """In sentences: phases of which many steps are in no part."""
 
     @property
     def setting(self) -> Setting:
@@ -234,8 +236,12 @@ def summarize(profile: Profile) -> Summary:
     )
     slow = () if reader.setting.parallel == "split" else tuple(_slow_layers(phases))  # there, ranks do different work
     walls = {each.phase: each.wall_ns for each in phases}
-    late = {phase: latest(profile.calls, reader.quiet[phase], ns) for phase, ns in walls.items()}
-    return Summary(profile, tuple(map(reader.total, reader.phases)), phases, slow, reader.held_up, late)
+    late = {
+        phase: latest(profile.calls, {step: reader.repetitions[step] for step in reader.quiet[phase]}, ns)
+        for phase, ns in walls.items()
+    }
+    left_out = tuple(filter(None, map(reader.left_out_words, reader.phases)))
+    return Summary(profile, tuple(map(reader.total, reader.phases)), phases, slow, reader.held_up, late, left_out)
 
 
 def with_matches(profile: Profile) -> Profile:
@@ -269,6 +275,11 @@ class _Reader:
             count += position <= last
             found[number], last = count, position
         return found
+
+    def left_out_words(self, phase: Phase) -> str:
+        """Return that many steps of a phase are in no part; those that something stopped are named elsewhere."""
+        steps = {step.number for step in self.profile.steps if (step.phase, step.source) == (phase, "spans")}
+        return left_out_words(phase, len(self.quiet[phase]), len(steps - self.stopped or steps))
 
     def phase(self, phase: Phase, rank: int) -> PhaseSummary | None:
         """Return a phase at a rank; None if it has no step with spans in which nothing stopped a rank."""

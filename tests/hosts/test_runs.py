@@ -113,6 +113,21 @@ def test_what_there_is_only_on_one_host_is_refused(options, tmp_path) -> None:
     assert "--hosts" in done.stderr
 
 
+def test_processes_of_other_hosts_with_the_same_ids_survive(tmp_path) -> None:
+    count = 200
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        for host in cluster.names:  # in turns, so that some IDs of each host's are workers on the other
+            coordinator.on(host, f"for i in $(seq {count}); do sleep 1000 & [ $((i % 20)) = 0 ] && true; done")
+        process = coordinator.start("--backends", "tcp", "--rounds", "2")
+        assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
+        workers = {host: set(coordinator.pids(host, "ipcbench.processes.worker")) for host in cluster.names}
+        process.communicate(timeout=200)
+        for host in cluster.names:
+            assert len(coordinator.pids(host, "sleep 1000")) == count
+    assert all(workers.values())
+
+
 def test_a_killed_worker_fails_its_trial_and_the_run_goes_on(tmp_path) -> None:
     with simulated_hosts(2) as cluster:
         coordinator = Coordinator(cluster, tmp_path / "run")

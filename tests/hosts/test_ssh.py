@@ -151,6 +151,22 @@ def test_what_is_wrong_with_hydra_is_said(keys, tmp_path) -> None:
     assert "host b: ssh: connect to host b port 22: Connection refused" in done.stderr
 
 
+@pytest.mark.parametrize("launcher", ["ssh", pytest.param("hydra", marks=hydra)])
+def test_a_cut_cable_ends_the_run_with_the_reason_and_each_host_cleans_up(keys, tmp_path, launcher) -> None:
+    with simulated_hosts(2) as cluster, sshd_on(cluster, keys, "ab") as shell:
+        out = ("--out", str(tmp_path / "run"), "--window", "1s", "--rounds", "9")
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        process = started(cluster, shell, "--hosts", "a,b", "--launch", launcher, *out)
+        assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
+        coordinator.on("b", "for link in /sys/class/net/*; do ip link set ${link##*/} down; done")
+        _, said = process.communicate(timeout=100)
+        assert process.returncode == 1
+        assert "is lost with host 2: the agent gave no sign of life for 5 s" in said
+        for host in cluster.names:
+            assert until(lambda host=host: not coordinator.left_on(host), _SOON_S), coordinator.left_on(host)
+    assert coordinator.trials()[0]["status"] == "ok"
+
+
 def test_what_is_wrong_with_a_host_is_one_line_before_the_first_trial(keys, tmp_path) -> None:
     out = ("--out", str(tmp_path / "run"))
     inventory = tmp_path / "lab.toml"

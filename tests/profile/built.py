@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
@@ -36,6 +37,7 @@ def built(
     ranks: int = 2,
     slow: tuple[int, int, int] | None = None,
     slow_ranks: Collection[int] = (),
+    delays: Mapping[tuple[int, int], int] = MappingProxyType({}),
     transfer_ns: int = TRANSFER_NS,
     noise_ratio: float = 0.01,
     seed: int = 1,
@@ -49,12 +51,13 @@ def built(
         ranks: 1 has no communication.
         slow: (rank, layer, ns): a delay in that layer's mlp at that rank.
         slow_ranks: others with that delay.
+        delays: (rank, layer) → ns: further delays.
         transfer_ns: of each all_reduce; there are two a layer.
         noise_ratio: standard deviation of every time.
         seed: of the noise.
     """
-    late = {slow[0], *slow_ranks} if slow else set()
-    maker = _Maker(layers, ranks, slow, late, transfer_ns, noise_ratio, np.random.default_rng(seed))
+    alike = {(rank, slow[1]): slow[2] for rank in (slow[0], *slow_ranks)} if slow else {}
+    maker = _Maker(layers, ranks, {**alike, **delays}, transfer_ns, noise_ratio, np.random.default_rng(seed))
     for number in range(2 * repetitions):
         maker.step("prefill", 0, is_plain=bool(number % 2))
         for token in range(tokens):
@@ -108,10 +111,10 @@ class _Maker:
     """Lays steps of all ranks one after another."""
 
     def __init__(
-        self, layers: int, ranks: int, slow: tuple[int, int, int] | None, late: set[int],
-        transfer_ns: int, noise: float, generator: np.random.Generator,
+        self, layers: int, ranks: int, delays: Mapping[tuple[int, int], int], transfer_ns: int, noise: float,
+        generator: np.random.Generator,
     ) -> None:  # fmt: skip
-        self.layers, self.ranks, self.slow, self.late, self.transfer_ns = layers, ranks, slow, late, transfer_ns
+        self.layers, self.ranks, self.delays, self.transfer_ns = layers, ranks, delays, transfer_ns
         self.noise, self.generator = noise, generator
         self.steps: list[Step] = []
         self.spans: list[Span] = []
@@ -136,8 +139,7 @@ class _Maker:
             self._begin(name, "layer")
             self._work(0.1 * layer_ns)
             self._block(f"{name}.self_attn", "attention", 0.4 * layer_ns, size)
-            delay_ns = self.slow[2] if self.slow and self.slow[1] == layer else 0
-            self._block(f"{name}.mlp", "mlp", 0.5 * layer_ns, size, delay_ns)
+            self._block(f"{name}.mlp", "mlp", 0.5 * layer_ns, size, layer)
             self._end()
         self._block("norm", "norm", layer_ns / 10)
         self._block("lm_head", "lm_head", layer_ns / 10)
@@ -146,9 +148,9 @@ class _Maker:
         for rank, (start, end) in enumerate(zip(starts, self.at, strict=True)):
             self.steps.append(Step(rank, self.number, phase, position, source, start, end - start))
 
-    def _block(self, path: str, kind: str, ns: float, size: int = 0, delay_ns: int = 0) -> None:
+    def _block(self, path: str, kind: str, ns: float, size: int = 0, layer: int = -1) -> None:
         self._begin(path, kind)
-        self._work(ns, delay_ns)
+        self._work(ns, layer)
         if size and self.ranks > 1:
             self._reduce(path, size)
         self._end()
@@ -167,11 +169,10 @@ class _Maker:
                 *outer, so_far = self.open[rank][-1]
                 self.open[rank][-1] = (*outer, so_far + took)
 
-    def _work(self, ns: float, delay_ns: int = 0) -> None:
+    def _work(self, ns: float, layer: int = -1) -> None:
         for rank in range(self.ranks):
             self.at[rank] += int(ns * (1 + self.noise * abs(self.generator.standard_normal())))
-            if rank in self.late:
-                self.at[rank] += delay_ns
+            self.at[rank] += self.delays.get((rank, layer), 0)
 
     def _reduce(self, path: str, size: int) -> None:
         end, group = max(self.at) + self.transfer_ns, tuple(range(self.ranks))

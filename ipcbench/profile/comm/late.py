@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median_low
-from typing import Final
+from typing import Final, TypeAlias
 
 from ipcbench.profile.records import Call, Phase, Profile, Step
 from ipcbench.util.units import format_duration_ns
@@ -19,6 +19,8 @@ _HELD_UP_RATIO, _HELD_UP_NS = 10.0, 1e9
 """A step that takes so many times the median of its kind, or twice that and so much longer, is named."""
 _DISTURBED_RATIO = 2.0
 """A step that takes so many times the median of its phase at a rank is in no part."""
+_FEW_STEPS, _FEW_RATIO = 2, 0.05
+"""So many such steps, or such a share of all, are not worth a word."""
 _SIGMAS = 1.96
 """From the middle of a 95 % interval to its end."""
 _MOST_HELD_UP = 2
@@ -81,6 +83,17 @@ def held_up_words(steps: Sequence[HeldUp]) -> str:
     return " ".join(said)
 
 
+def left_out_words(phase: Phase, kept: int, of: int) -> str:
+    """Return that parts are not of many steps, which took much longer; empty if they are of nearly all."""
+    left = of - kept
+    if left <= max(_FEW_STEPS, _FEW_RATIO * of):
+        return ""
+    return (
+        f"In {phase}, {left:,} of {of:,} steps took {_DISTURBED_RATIO:g} times the median or more: no part and no "
+        "advice is of these."
+    )
+
+
 def quiet(profile: Profile, phase: Phase, stopped: Collection[int]) -> set[int]:
     """Return the steps of a phase with spans that its parts are of: nothing stopped a rank in them, and, if there are
     such, none took much more than its median at a rank.
@@ -108,49 +121,74 @@ class Late:
 
     Attributes:
         waits_ns: rank → how long it waits in the group's operations, the mean of the steps; who waits least is first.
-        ranks: those that wait less than each other one in most steps, more often than by chance; empty if none do.
-        gain_ns: by how much less at least, in the mean: as much later are they than the next one.
+        ranks: those that wait less than each other one in most repetitions, more often than by chance; empty if none
+            do.
+        gain_ns: what a step takes longer because of them, in the mean: in each operation, they are as much later than
+            all others.
         is_changing: whether each rank was at least twice not late when one was.
+        often_ratio: the share of the repetitions in which who waits least is late.
+        repetitions: how many there are; the steps of one are not independent of each other.
     """
 
     waits_ns: Mapping[int, float]
     ranks: tuple[int, ...]
     gain_ns: float
     is_changing: bool
+    often_ratio: float
+    repetitions: int
 
 
-def latest(calls: Sequence[Call], steps: Collection[int], wall_ns: float) -> Late | None:
+_Waits: TypeAlias = Mapping[int, int]
+"""Of an operation: rank → how long it waits, ns."""
+
+
+def latest(calls: Sequence[Call], repetitions: Mapping[int, int], wall_ns: float) -> Late | None:
     """Return who is late in the group whose ranks' waiting differs most; None if it is little in all.
 
     Args:
         calls: that know their waits.
-        steps: in which to look, by their number.
+        repetitions: number of a step in which to look → of its repetition.
         wall_ns: of such a step.
     """
-    waited: dict[tuple[int, ...], dict[int, Counter[int]]] = defaultdict(lambda: defaultdict(Counter))
+    waited: dict[tuple[int, ...], dict[int, dict[int | None, dict[int, int]]]] = {}
     for call in calls:
-        if call.step in steps and call.op not in {"send", "recv"} and call.wait_ns is not None:
-            waited[call.ranks][call.step][call.rank] += call.wait_ns
-    found = [_late(ranks, [*each.values()], WAIT_RATIO * wall_ns) for ranks, each in waited.items()]
+        if call.step in repetitions and call.op not in {"send", "recv"} and call.wait_ns is not None:
+            steps = waited.setdefault(call.ranks, defaultdict(lambda: defaultdict(dict)))
+            steps[call.step][call.match][call.rank] = call.wait_ns
+    found = [
+        _late(ranks, {step: [*each.values()] for step, each in steps.items()}, repetitions, WAIT_RATIO * wall_ns)
+        for ranks, steps in waited.items()
+    ]
     spreads = [max(late.waits_ns.values()) - min(late.waits_ns.values()) for late in found]
     most = max(spreads, default=0.0)
     return found[spreads.index(most)] if most >= WAIT_RATIO * wall_ns else None
 
 
-def _late(group: Sequence[int], steps: Sequence[Counter[int]], least_ns: float) -> Late:
-    means = {rank: fmean(step[rank] for step in steps) for rank in group}
-    order, of = sorted(group, key=means.__getitem__), len(steps)
+def _late(
+    group: Sequence[int], steps: Mapping[int, Sequence[_Waits]], repetitions: Mapping[int, int], least_ns: float
+) -> Late:
+    sums = {step: {rank: sum(each[rank] for each in each_op) for rank in group} for step, each_op in steps.items()}
+    means = {rank: fmean(step[rank] for step in sums.values()) for rank in group}
+    parts: dict[int, list[Mapping[int, int]]] = defaultdict(list)
+    for step, each in sums.items():
+        parts[repetitions[step]].append(each)
+    rounds = [{rank: fmean(step[rank] for step in each) for rank in group} for each in parts.values()]
+    order, of = sorted(group, key=means.__getitem__), len(rounds)
     by_chance = of / 2 + _SIGMAS * math.sqrt(of) / 2
 
     @cache
-    def is_later(rank: int, other: int) -> bool:
+    def times_later(rank: int, other: int) -> int:
         half_ns = (means[other] - means[rank]) / 2
-        return sum(step[other] - step[rank] > half_ns for step in steps) - 0.5 > by_chance
+        return sum(each[other] - each[rank] > half_ns for each in rounds)
 
-    gain_ns, count = max(
-        ((means[order[n]] - means[order[n - 1]], n) for n in range(1, len(order))
-         if all(is_later(rank, other) for rank in order[:n] for other in order[n:])), default=(0.0, 0),
+    count = max(
+        (n for n in range(1, len(order))
+         if all(times_later(rank, other) - 0.5 > by_chance for rank in order[:n] for other in order[n:])),
+        key=lambda n: means[order[n]] - means[order[n - 1]], default=0,
     )  # fmt: skip
-    late = [step for step in steps if max(step.values()) - min(step[rank] for rank in group) >= least_ns]
-    is_changing = all(sum(step[rank] >= max(step.values()) / 2 for step in late) > 1 for rank in group)
-    return Late({rank: means[rank] for rank in order}, tuple(sorted(order[:count])), gain_ns, is_changing)
+    late = [each for each in rounds if max(each.values()) - min(each.values()) >= least_ns]
+    is_changing = all(sum(each[rank] >= max(each.values()) / 2 for each in late) > 1 for rank in group)
+    others = order[count:]
+    gain_ns = fmean(sum(min(each[rank] for rank in others) for each in each_op) for each_op in steps.values())
+    often = times_later(order[0], order[-1]) / of
+    return Late({rank: means[rank] for rank in order}, tuple(sorted(order[:count])), gain_ns, is_changing, often, of)

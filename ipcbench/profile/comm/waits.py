@@ -1,7 +1,7 @@
 """The calls of all ranks put together: which belong to one operation, how long each waited, and what transfer took.
 
 An operation begins to transfer when the last of its ranks has entered; what a rank spent in its call before that is
-waiting. A call that ended earlier, such as a send that a buffer took, waited for nobody.
+waiting. A send that ended earlier, since a buffer took it, waited for nobody.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def _exit(call: Call) -> int:
 def _waits(members: Sequence[Call]) -> Iterable[tuple[Call, int]]:
     last = max(map(_enter, members))
     for call in members:
-        yield call, last - _enter(call) if _exit(call) > last else 0
+        is_over = call.op == "send" and _exit(call) <= last  # a buffer took it; of others, a coarse clock says so
+        yield call, 0 if is_over else last - _enter(call)
 
 
 def _transfer_ns(members: Sequence[Call]) -> int | None:
@@ -213,8 +214,8 @@ def _total(op: str, size_bytes: int, ranks_count: int, operations: Sequence[Sequ
         return OpTotal(op, size_bytes, ranks_count, len(operations), None, None, None, None)
     wait_ns = median(fmean(call.wait_ns or 0 for call in members) for members in operations)
     took_ns = float(median(known))
-    rate = 1e9 * size_bytes / max(took_ns, 1)
-    bus = rate * bus_ratio(op, ranks_count)
+    rate = 1e9 * size_bytes / took_ns if took_ns else None  # less than the clock tells apart
+    bus = rate and rate * bus_ratio(op, ranks_count)
     return OpTotal(op, size_bytes, ranks_count, len(operations), wait_ns, took_ns, rate, bus)
 
 

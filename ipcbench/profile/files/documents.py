@@ -159,7 +159,7 @@ def communication(summary: Summary) -> dict[str, Any]:
 
 
 def _operation(calls: Sequence[Call]) -> dict[str, Any]:
-    timed = [(call, ns) for call in calls if (ns := call.took_ns)]
+    timed = [(call, ns) for call in calls if (ns := call.took_ns) is not None]
     waits = [call.wait_ns for call in calls if call.wait_ns is not None]
     divided = [(call.bytes, ns - call.wait_ns) for call, ns in timed if call.wait_ns is not None]
     size_bytes, transfer_ns = (sum(column) for column in zip(*divided, strict=True)) if divided else (0, 0)

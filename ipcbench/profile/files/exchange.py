@@ -126,12 +126,21 @@ def _sum(start_ns: int | None, took_ns: int | None) -> int | None:
     return None if start_ns is None or took_ns is None else start_ns + took_ns
 
 
-def _timed(event: Mapping[str, Any], op: str, ranks: Sequence[int], elements: int, dtype: str) -> _Call:
-    start = event["base_ns"] + round(float(event["ts"]) * 1e3)
+def _group(op: str, ranks: Sequence[int]) -> Sequence[int]:
+    """Return the ranks of an operation's process group.
+
+    Raises:
+        ValueError: it does not say them.
+    """
     if not ranks and _op(op) not in {None, "send", "recv"}:
         raise ValueError(f"{op} does not say which ranks are in its process group")
+    return ranks
+
+
+def _timed(event: Mapping[str, Any], op: str, ranks: Sequence[int], elements: int, dtype: str) -> _Call:
+    start = event["base_ns"] + round(float(event["ts"]) * 1e3)
     return {
-        "op": op, "ranks": ranks, "bytes": _size(elements, dtype, op), "dtype": dtype, "enter_ns": start,
+        "op": op, "ranks": _group(op, ranks), "bytes": _size(elements, dtype, op), "dtype": dtype, "enter_ns": start,
         "exit_ns": start + round(float(event.get("dur", 0)) * 1e3),
     }  # fmt: skip
 
@@ -148,9 +157,10 @@ def _param(data: Any) -> Iterator[_Call]:
         op, ranks = str(each["comms"]), each.get("global_ranks") or range(int(each.get("world_size", 0)))
         start, took, marks = each.get("startTime_ns"), each.get("duration_ns"), each.get("markers") or [""]
         yield {
-            "op": op, "ranks": ranks, "bytes": _size(elements, dtype, op), "dtype": dtype, "path": str(marks[0]),
-            "ends": (each.get("src_rank"), each.get("dst_rank")), "step": int(each.get("step", 0)), "enter_ns": start,
-            "exit_ns": _sum(start, took), "gap_ns": each.get("gap_ns"), "group": str(each.get("pg_id", "")),
+            "op": op, "ranks": _group(op, ranks), "bytes": _size(elements, dtype, op), "dtype": dtype,
+            "path": str(marks[0]), "ends": (each.get("src_rank"), each.get("dst_rank")),
+            "step": int(each.get("step", 0)), "enter_ns": start, "exit_ns": _sum(start, took),
+            "gap_ns": each.get("gap_ns"), "group": str(each.get("pg_id", "")),
         }  # fmt: skip
 
 
@@ -333,6 +343,7 @@ def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Itera
             unknown[name] += name.lower().replace("_", "") not in _NO_CALLS
             continue
         ranks = tuple(sorted(map(int, each["ranks"])))
+        f"{each['dtype']}{each.get('path', '')}{each.get('group', '')}".encode()  # ValueError for what is no text
         if op in {"send", "recv"}:
             peer = dst if op == "send" else src
             if peer is None:

@@ -16,6 +16,7 @@ from ipcbench.render.figures import log_scale, new_figure
 from ipcbench.render.palette import PARTS_START, series_style
 from ipcbench.render.plot_panel import INK, MUTED, shortened
 from ipcbench.stats.estimates import Interval
+from ipcbench.util.text import printable
 from ipcbench.util.units import format_bytes
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def _heatmap(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
     figure, panels = new_figure("Time of each layer's parts, ms a step", len(shown), max(3.6, 1.8 + 0.26 * rows))
     for axes, each, (layers, names, values) in zip(panels, shown, grids, strict=True):
         image = axes.imshow(values, aspect="auto", cmap="viridis", vmin=0)
-        axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        axes.set_yticks(range(len(layers)), layers)
+        axes.set_xticks(range(len(names)), map(printable, names), rotation=30, ha="right")
+        axes.set_yticks(range(len(layers)), map(printable, layers))
         axes.set_title(f"{each.phase}, rank {each.rank}", loc="left", fontsize=10, color=INK)
         if values.size <= 120:
             middle = values.max() / 2
@@ -110,7 +111,9 @@ def _distribution(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
             heights = row + np.random.default_rng(0).uniform(-0.25, 0.25, len(values))
             axes.plot(values, heights, ".", markersize=4, alpha=0.45, color=color)
             axes.plot([float(np.median(values))] * 2, [row - 0.35, row + 0.35], linewidth=2.2, color=INK)
-        axes.set_yticks(range(1, len(names) + 1), [f"{shortened(name, 26)} ({len(groups[name])})" for name in names])
+        axes.set_yticks(
+            range(1, len(names) + 1), [f"{shortened(printable(name), 26)} ({len(groups[name])})" for name in names]
+        )
         log_scale(axes, "x", min(map(min, groups.values())), max(map(max, groups.values())))
         axes.set_xlabel("own time of a call (line: median), with communication in it, µs", color=MUTED)
     return figure
@@ -162,7 +165,7 @@ def _memory(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
         rows = [row + 0.6 * (place + 0.5) / len(ranks) - 0.3 for row, _ in known_mb]
         height, color = 0.6 / len(ranks), series_style(place).light
         panels[1].barh(rows, [size for _, size in known_mb], height, label=f"rank {each.rank}", color=color)
-    panels[1].set_yticks(range(len(leaves)), [shortened(path, 26) for path, _ in leaves])
+    panels[1].set_yticks(range(len(leaves)), [shortened(printable(path), 26) for path, _ in leaves])
     panels[1].set_xlabel("MB while it ran", color=MUTED)
     panels[1].legend(frameon=False, fontsize=9, loc="lower right")
     return figure
@@ -180,7 +183,7 @@ def _bottlenecks(summary: Summary, _: Sequence[SweepPoint]) -> Figure | None:
         names, parts, times = zip(*bars, strict=True)
         colors = [_color(part, summary) for part in parts]
         axes.barh(
-            [shortened(name, 26) for name in names],
+            [shortened(printable(name), 26) for name in names],
             [ns / 1e6 for ns in times],
             color=colors,
         )

@@ -85,6 +85,7 @@ def sentences(summary: Summary) -> Iterator[str]:
         yield f"{profile.agreement.words}."
     if held_up := held_up_words(summary.held_up):
         yield held_up
+    yield from summary.left_out
     for total in summary.totals:
         if total.bubble:
             measured, formula = percent(total.bubble.measured_ratio), percent(total.bubble.formula_ratio)
@@ -223,7 +224,9 @@ def call_table(summary: Summary) -> Table:
             times = [number(each.wait_ns, 1e3), number(each.operation_ns, 1e3)]
             rates = [number(each.algorithm_bytes_per_s, 1e9), number(each.bus_bytes_per_s, 1e9)]
             size = format_bytes(each.bytes)
-            rows.append((each.op, phase or "", size, str(each.ranks_count), f"{each.count:,}", *times, *rates))
+            rows.append(
+                (each.op, phase or "", size, str(each.ranks_count or NOT_MEASURED), f"{each.count:,}", *times, *rates)
+            )
     heads = ["operation", "phase", "size", "ranks", "count", "wait, µs", "last in to last out, µs", "GB/s", "bus GB/s"]
     table = Table("Operations between ranks, medians", make_columns(heads, left=(0, 1)), tuple(rows))
     return table.without_empty_columns()
