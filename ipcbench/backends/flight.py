@@ -157,7 +157,6 @@ class _Server(flight.FlightServerBase if flight else object):  # type: ignore[mi
         self._lock, self._has_ended = threading.Lock(), False
         super().__init__(location)
         atexit.register(self.end)  # before Flight's own, which would wait for streams that a stopped reader holds up
-        start_thread(self.wait)
 
     def do_exchange(self, _context: Any, descriptor: Any, _reader: Any, writer: Any) -> None:
         index = int(descriptor.command)

@@ -54,7 +54,7 @@ _YES, _CANNOT = "yes", "cannot"
 
 
 def _state(row: _Row) -> str:
-    return _YES if row.available else "not installed" if row.capabilities else "broken"
+    return _YES if row.available else "no" if row.capabilities else "broken"
 
 
 def _as_text(rows: list[_Row]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,7 @@ import pytest
 
 from ipcbench import Address, get_backend
 from ipcbench.backends.ray import cluster, head
+from ipcbench.errors import BackendUnavailable, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_directory
 from ipcbench.sync.service import SERVICE_SUFFIX
@@ -60,6 +63,36 @@ assert "ray" not in sys.modules
 
 def test_ray_is_not_imported_until_a_channel_is_opened() -> None:
     subprocess.run([sys.executable, "-c", _LISTED], timeout=120, check=True)
+
+
+@pytest.mark.parametrize(
+    ("named", "reason"),
+    [
+        ("127.0.0.1:1", "Connection refused"),
+        ("garbage", "'garbage' is no HOST:PORT"),
+        ("127.0.0.1:port", "'127.0.0.1:port' is no HOST:PORT"),
+        ("127.0.0.1:99999", "'127.0.0.1:99999' is no HOST:PORT"),
+        ("ray://127.0.0.1:1", "'ray://127.0.0.1:1' is no HOST:PORT"),
+    ],
+)
+def test_a_named_cluster_that_is_not_there_is_said_beforehand(named, reason, monkeypatch) -> None:
+    """Ray waited for it for minutes, or raised errors of its own."""
+    monkeypatch.setenv(cluster.ADDRESS_VARIABLE, named)
+    with pytest.raises(BackendUnavailable, match=f"no cluster at RAY_ADDRESS: .*{re.escape(reason)}; start that"):
+        get_backend("ray")().create(ChannelSpec("ipcb-ray-nowhere"))
+    command = [sys.executable, "-m", "ipcbench", "list", "ray"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "here no: no cluster at RAY_ADDRESS" in " ".join(listed.stdout.split())
+
+
+def test_a_named_cluster_that_has_died_is_an_error_when_an_endpoint_opens(monkeypatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv(cluster.ADDRESS_VARIABLE, "127.0.0.1:{1}".format(*server.getsockname()))
+        backend = get_backend("ray")()
+        address = backend.create(ChannelSpec(f"ipcb-ray-gone-{os.getpid()}"))
+    with pytest.raises(TransportError, match="Connection refused"):
+        backend.open_writer(address)
+    backend.destroy(address)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ but waits out its time-out, and two named semaphores then stay in /dev/shm.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
@@ -206,6 +207,13 @@ class Ray(CarriedBackend):
     def probe(cls) -> None:
         if find_spec("ray") is None:
             raise BackendUnavailable(cls.name, "Python package 'ray' is not installed", "pip install 'ipcbench[ray]'")
+        if there := os.environ.get(cluster.ADDRESS_VARIABLE):
+            try:
+                cluster.require_listening(there)
+            except OSError as error:
+                hint = f"start that cluster, or unset {cluster.ADDRESS_VARIABLE}"
+                reason = f"no cluster at {cluster.ADDRESS_VARIABLE}: {error}"
+                raise BackendUnavailable(cls.name, reason, hint) from error
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         cluster.add(address, undo)

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
+import socket
 import sys
 import threading
 from contextlib import ExitStack, contextmanager, suppress
@@ -37,6 +39,10 @@ _SERVICE, _FILE = "ray", "ray"
 _LONGEST_SOCKET = f"{head.RAYS}/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 _MOST_FILE_BYTES = 4096
 _START_S = 60.0
+_FIND = "auto"
+"""In place of an address: Ray looks for a cluster on this host."""
+_HOST_AND_PORT = re.compile(r"\[?(?P<host>[^/\]]+)\]?:(?P<port>\d{1,5})")
+_CONNECT_S, _MOST_PORT = 5.0, 2**16 - 1
 _REMOVALS, _LOOK_S = 50, 0.02
 
 _lock = threading.RLock()
@@ -71,6 +77,17 @@ def place_of(address: Address) -> Place:
         raise OSError(f"{channel_file(address, _FILE)} is damaged") from error
 
 
+def require_listening(address: str) -> None:
+    """Raise OSError unless somebody listens at a cluster's address; Ray would wait for minutes."""
+    if address == _FIND:
+        return
+    match = _HOST_AND_PORT.fullmatch(address)
+    if match is None or int(match["port"]) > _MOST_PORT:
+        raise OSError(f"{address!r} is no HOST:PORT")
+    with socket.create_connection((match["host"], int(match["port"])), _CONNECT_S):
+        pass
+
+
 def add(address: Address, undo: ExitStack) -> None:
     """Say in the channel's folder where its cluster is, and start one if need be.
 
@@ -80,6 +97,7 @@ def add(address: Address, undo: ExitStack) -> None:
     file = channel_file(address, _FILE)
     there = os.environ.get(ADDRESS_VARIABLE)
     if there:
+        require_listening(there)
         file.write_text(json.dumps({"address": there, "folder": ""}))
         return
     folder = temporary_folder() / f"{NAME_PREFIX}cluster-{os.geteuid()}"
@@ -166,12 +184,16 @@ def connect(address: Address, user: object) -> tuple[Any, Place]:
     with _lock:
         ray = _library(only_here=bool(place.folder))
         if not ray.is_initialized():
-            ray.init(
-                address=place.address,
-                namespace=head.NAMESPACE,
-                log_to_driver=False,
-                logging_level=logging.CRITICAL,
-            )
+            require_listening(place.address)
+            try:
+                ray.init(
+                    address=place.address,
+                    namespace=head.NAMESPACE,
+                    log_to_driver=False,
+                    logging_level=logging.CRITICAL,
+                )
+            except (ValueError, RuntimeError, OSError) as error:
+                raise OSError(f"no connection to the cluster at {place.address}: {error}") from error
             _users.append(user)
         elif _users:
             _users.append(user)
