@@ -149,7 +149,7 @@ def command(
             show_run(folder, form, full=full)
         if is_kept and not is_screen:  # which ends with these commands
             tell(f"  show it:      {shell_command('ipcbench', 'analyze', folder)}")
-            tell(f"  continue it:  {shell_command('ipcbench', 'run', '--resume', folder)}")
+            tell(f"  continue it:  {shell_command('ipcbench', 'run', '--resume', folder, *_hosts_again(options))}")
         return EXIT_INTERRUPTED
     if not quiet and (full or form != "text"):
         analyze = shell_command("ipcbench", "analyze", folder)
@@ -217,6 +217,12 @@ def _measure(
         on_progress=show,
         hosts=_plan(options) if options["hosts"] else None,
     )
+
+
+def _hosts_again(options: Mapping[str, Any]) -> list[str]:
+    """Return the options that name the hosts of a run, which its record does not."""
+    named = [name for name in ("hosts", "place", "launch") if options["hosts"] and options[name]]
+    return [word for name in named for word in (f"--{name}", options[name])]
 
 
 def _plan(options: Mapping[str, Any]) -> HostPlan:

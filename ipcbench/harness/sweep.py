@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from ipcbench.errors import IpcbenchError, StoreError
+from ipcbench.errors import ConfigError, IpcbenchError, StoreError
 from ipcbench.harness.digest import failed_trial
 from ipcbench.harness.floor import measure_floor
 from ipcbench.harness.group import Group
@@ -171,13 +171,23 @@ def _require_room(sweep: SweepSpec) -> None:
 
 
 def _require_unchanged(stored: Run, now: RunInfo) -> None:
-    """Refuse to mix the trials of two machines, of two versions, or of two payloads in one run."""
+    """Refuse to mix the trials of two machines, of two versions, or of two payloads in one run.
+
+    Raises:
+        StoreError: something is not as it was.
+        ConfigError: it was between hosts, and these are not named, or there were none.
+    """
     before = stored.info
-    names = (*before.versions, *now.versions)
-    if names.count("libzmq") == 1:  # it is known only where pyzmq is loaded, which may be by chance
-        names = tuple(name for name in names if name != "libzmq")
-    versions = ({name: info.versions[name] for name in names if name in info.versions} for info in (before, now))
-    found = list(machine_differences(before.machine, now.machine) + differences(*versions))
+    if bool(before.hosts) != bool(now.hosts):
+        was = f"between {len(before.hosts)} hosts" if before.hosts else "on one host"
+        raise ConfigError("--resume", str(stored.path), f"with --hosts only a run between hosts; this was {was}")
+    found = list(machine_differences(before.machine, now.machine))
+    found += _version_differences(before.versions, now.versions)
+    found += differences(*({"hosts": len(info.hosts), "place": info.place} for info in (before, now)))
+    for number, (old, new) in enumerate(zip(before.hosts, now.hosts, strict=False), 1):
+        unlike = machine_differences(old["machine"], new["machine"])
+        unlike += _version_differences(old["versions"], new["versions"])
+        found += (f"host {number}: {text}" for text in unlike)
     for name in dict.fromkeys((*before.variant_versions, *now.variant_versions)):
         sides = (info.variant_versions.get(name, {}) for info in (before, now))
         found += (f"{name}: {text}" for text in differences(*sides))
@@ -186,6 +196,13 @@ def _require_unchanged(stored: Run, now: RunInfo) -> None:
         found.append(f"encoded payloads: {sizes[0]} B → {sizes[1]} B")
     if found:
         raise StoreError(f"{stored.path}: begun under other conditions, begin a new run instead ({'; '.join(found)})")
+
+
+def _version_differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return which versions differ; that of libzmq is known only where pyzmq is loaded, which may be by chance."""
+    known = [{name: side[name] for name in side if name != "libzmq" or name in other}
+             for side, other in ((before, now), (now, before))]  # fmt: skip
+    return differences(*known)
 
 
 @dataclass(slots=True)

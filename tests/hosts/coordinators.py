@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -17,6 +18,12 @@ from ipcbench.results.store import Run, load_run
 _KILL = """
 for process in /proc/[0-9]*; do
     if tr '\\0' ' ' <$process/cmdline | grep -q '{words}'; then kill -{signal} ${{process#/proc/}}; fi
+done
+"""
+
+_PIDS = """
+for process in /proc/[0-9]*; do
+    if tr '\\0' ' ' <$process/cmdline | grep -q '{words}'; then echo ${{process#/proc/}}; fi
 done
 """
 
@@ -42,6 +49,23 @@ class Coordinator:
             text=True,
         )
 
+    def interrupt(self, process: subprocess.Popen[str]) -> None:
+        """Press Ctrl-C at a run that was started."""
+        process.send_signal(signal.SIGINT)
+
+    def resume(self, *options: str) -> subprocess.CompletedProcess[str]:
+        """Try to go on with the run."""
+        command = [sys.executable, "-m", "ipcbench", "run", "--resume", str(self.folder), *options]
+        variables = {**os.environ, SHELL_VARIABLE: str(self.cluster.remote_shell)}
+        return subprocess.run(
+            self.cluster.command(command), env=variables, capture_output=True, text=True, timeout=240, check=False
+        )
+
+    def pids(self, host: str, words: str) -> list[int]:
+        """Return the process IDs, on a host, of what has these words in its command line."""
+        found = self.on(host, _PIDS.format(words=f"[{words[0]}]{words[1:]}"))
+        return [*map(int, found.split())]
+
     def run(self, *options: str) -> tuple[Run, str]:
         """Carry out a short run; return it, and what was said on stderr."""
         process = self.start(*options)
@@ -59,9 +83,9 @@ class Coordinator:
         command = self.cluster.command(["sh", "-c", script], host)
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
-    def kill(self, host: str, signal: int, words: str) -> None:
+    def kill(self, host: str, number: int, words: str) -> None:
         """Send a signal to the processes of a host whose command lines match a pattern."""
-        self.on(host, _KILL.format(signal=signal, words=f"[{words[0]}]{words[1:]}"))  # does not match itself
+        self.on(host, _KILL.format(signal=number, words=f"[{words[0]}]{words[1:]}"))  # does not match itself
 
     def left_on(self, host: str) -> list[str]:
         """Return what is left on a host: processes of ipcbench, and files with its names."""
