@@ -88,7 +88,7 @@ def _waiting(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]
         most, least = (choose(phase, key=lambda each: each.share(WAIT)) for choose in (max, min))
         if late:
             (rank, few), *_, (waiting, much) = late.waits_ns.items()
-            most = next(each for each in phase if each.rank == waiting)
+            most = next((each for each in phase if each.rank == waiting), most)
             evidence = f"Rank {waiting} waits {_part(most, much)}, rank {rank} waits {_ms(few)}."
             gain = late.gain_ns / most.wall_ns if late.ranks else None
             yield Advice("waiting", _of_late(late), evidence, gain, f"{threshold} more than another", most.phase)
@@ -103,16 +103,16 @@ def _waiting(summary: Summary, points: Sequence[SweepPoint]) -> Iterator[Advice]
 
 
 def _of_late(late: Late) -> str:
+    who = f"rank{'s' * (len(late.ranks or late.first) > 1)} {', '.join(map(str, late.ranks or late.first))}"
     if late.ranks:
-        who = f"rank{'s' * (len(late.ranks) > 1)} {', '.join(map(str, late.ranks))}"
         return f"Give {who} less to do, or find out why others wait for {who}."
     if late.is_changing:
         return "Find out why ranks are late: which one is changes from step to step."
     if late.repetitions < _MANY_REPETITIONS:
         return "Measure more steps (--steps): these are too few to say which rank is late."
     return (
-        f"Find out what rank {next(iter(late.waits_ns))} does in {percent(late.often_ratio)} of {late.repetitions:,} "
-        "repetitions: others wait for it in these only."
+        f"Find out what happens at {who} in {percent(late.often_ratio)} of {late.repetitions:,} repetitions: there, "
+        "others wait for it the longest."
     )
 
 

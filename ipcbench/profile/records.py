@@ -5,7 +5,7 @@ Times are nanoseconds of CLOCK_MONOTONIC of the ranks' host; sizes are bytes. No
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -297,23 +297,27 @@ def read_profile(path: Path) -> Profile:
     if (stored.format, stored.version) != (*_HEAD.values(),):
         known = _HEAD["version"]
         raise StoreError(f"{path}: {stored.format!r} version {stored.version}; this ipcbench reads version {known}")
-    if odd := _odd(stored.profile):
+    if odd := next(_odd(stored.profile), ""):
         raise StoreError(f"{path}: no profile: {odd}")
     return stored.profile
 
 
-def _odd(profile: Profile) -> str:
-    """Return what no run can have recorded; empty if there is no such thing."""
+def _odd(profile: Profile) -> Iterator[str]:
+    """Yield what no run can have recorded."""
     for call in profile.calls:
         where = f"call {call.sequence} of step {call.step} at rank {call.rank}"
         if call.op in {"send", "recv"} and len(call.ranks) != 2:
-            return f"{where} is a {call.op} of {len(call.ranks)} ranks, not 2"
+            yield f"{where} is a {call.op} of {len(call.ranks)} ranks, not 2"
         if profile.steps and not call.ranks:
-            return f"{where} is of no group"
+            yield f"{where} is of no group"
         if (call.took_ns or 0) < 0:
-            return f"{where} ends before it begins"
+            yield f"{where} ends before it begins"
+        if call.took_ns is not None and (call.wait_ns or 0) > call.took_ns:
+            yield f"{where} waits longer than it takes"
+    for span in profile.spans:
+        if span.exclusive_ns > span.duration_ns:
+            yield f"a span of step {span.step} at rank {span.rank} has more time of its own than it takes"
     seen = {(span.rank, span.step) for span in profile.spans}
     for step in profile.steps:
         if step.source == "spans" and (step.rank, step.number) not in seen:
-            return f"step {step.number} of rank {step.rank} lacks its spans"
-    return ""
+            yield f"step {step.number} of rank {step.rank} lacks its spans"

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from statistics import fmean, median_low
 from typing import Final, TypeAlias
 
@@ -126,7 +127,8 @@ class Late:
         gain_ns: what a step takes longer because of them, in the mean: in each operation, they are as much later than
             all others.
         is_changing: whether each rank was at least twice not late when one was.
-        often_ratio: the share of the repetitions in which who waits least is late.
+        first: those for which the others wait in the mean, whether in most repetitions or not.
+        often_ratio: the share of the repetitions in which others wait for all of these by half the mean or more.
         repetitions: how many there are; the steps of one are not independent of each other.
     """
 
@@ -134,6 +136,7 @@ class Late:
     ranks: tuple[int, ...]
     gain_ns: float
     is_changing: bool
+    first: tuple[int, ...]
     often_ratio: float
     repetitions: int
 
@@ -155,10 +158,11 @@ def latest(calls: Sequence[Call], repetitions: Mapping[int, int], wall_ns: float
         if call.step in repetitions and call.op not in {"send", "recv"} and call.wait_ns is not None:
             steps = waited.setdefault(call.ranks, defaultdict(lambda: defaultdict(dict)))
             steps[call.step][call.match][call.rank] = call.wait_ns
-    found = [
-        _late(ranks, {step: [*each.values()] for step, each in steps.items()}, repetitions, WAIT_RATIO * wall_ns)
-        for ranks, steps in waited.items()
-    ]
+    found = []
+    for ranks, steps in waited.items():
+        whole = {step: [each for each in ops.values() if each.keys() == {*ranks}] for step, ops in steps.items()}
+        if known := {step: ops for step, ops in whole.items() if ops}:
+            found.append(_late(ranks, known, repetitions, WAIT_RATIO * wall_ns))
     spreads = [max(late.waits_ns.values()) - min(late.waits_ns.values()) for late in found]
     most = max(spreads, default=0.0)
     return found[spreads.index(most)] if most >= WAIT_RATIO * wall_ns else None
@@ -190,5 +194,13 @@ def _late(
     is_changing = all(sum(each[rank] >= max(each.values()) / 2 for each in late) > 1 for rank in group)
     others = order[count:]
     gain_ns = fmean(sum(min(each[rank] for rank in others) for each in each_op) for each_op in steps.values())
-    often = times_later(order[0], order[-1]) / of
-    return Late({rank: means[rank] for rank in order}, tuple(sorted(order[:count])), gain_ns, is_changing, often, of)
+    gaps = [means[late] - means[early] for early, late in pairwise(order)]
+    wide = gaps.index(max(gaps)) + 1 if gaps else 0
+    often = sum(
+        min(each[rank] for rank in order[wide:]) - max(each[rank] for rank in order[:wide]) > max(gaps) / 2
+        for each in rounds
+    ) / of if gaps else 0.0  # fmt: skip
+    return Late(
+        {rank: means[rank] for rank in order}, tuple(sorted(order[:count])), gain_ns, is_changing,
+        tuple(sorted(order[:wide])), often, of,
+    )  # fmt: skip

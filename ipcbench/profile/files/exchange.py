@@ -149,12 +149,15 @@ def _param(data: Any) -> Iterator[_Call]:
     """Yield the calls of a trace for PARAM's replay; sizes are in elements."""
     if not isinstance(data, list):
         raise TypeError
-    for each in data:
-        if "comms" not in each:
-            continue
+    named = [each for each in data if "comms" in each]
+    members = {str(each["pg_id"]): each["global_ranks"] for each in named if {"pg_id", "global_ranks"} <= each.keys()}
+    is_one = len({str(each["pg_id"]) for each in named if "pg_id" in each}) < 2
+    for each in named:
         dtype = _dtype(each.get("dtype", ""))
         elements = max(index(each.get("in_msg_size", 0)), index(each.get("out_msg_size", 0)))
-        op, ranks = str(each["comms"]), each.get("global_ranks") or range(int(each.get("world_size", 0)))
+        every = range(int(each.get("world_size", 0)) if is_one and not members else 0)
+        op = str(each["comms"])
+        ranks = each.get("global_ranks") or members.get(str(each.get("pg_id")), every)
         start, took, marks = each.get("startTime_ns"), each.get("duration_ns"), each.get("markers") or [""]
         yield {
             "op": op, "ranks": _group(op, ranks), "bytes": _size(elements, dtype, op), "dtype": dtype,

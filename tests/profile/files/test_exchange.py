@@ -243,6 +243,25 @@ def test_traces_of_too_few_ranks_or_one_twice_are_refused(tmp_path: Path) -> Non
         read_calls([*files, files[1]], "kineto")
 
 
+def test_groups_of_param_are_those_that_its_trace_has_named_before(tmp_path) -> None:
+    """They were taken for the first ranks, and the calls of the others for strange ones."""
+    for rank in range(4):
+        group = [rank % 2, rank % 2 + 2]
+        rows = [
+            {"comms": "init", "pg_id": 1, "global_ranks": group},
+            {"comms": "all_reduce", "pg_id": 1, "in_msg_size": 4, "out_msg_size": 4, "dtype": "float", "world_size": 2},
+        ]
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(rows))
+    made = read_calls([tmp_path], "param")
+    assert [call.ranks for call in made.calls] == [(0, 2), (1, 3), (0, 2), (1, 3)]
+    assert unfit(made.calls) == ""
+    rows = [{"comms": "all_reduce", "pg_id": number, "in_msg_size": 4, "dtype": "float", "world_size": 2}
+            for number in (1, 2)]  # fmt: skip
+    (tmp_path / "rank0.json").write_text(json.dumps(rows))
+    with pytest.raises(StoreError, match="all_reduce does not say which ranks are in its process group"):
+        read_calls([tmp_path], "param")
+
+
 @pytest.mark.parametrize("form", ["kineto", "chakra", "param"])
 @pytest.mark.parametrize(("start_ns", "took_ns"), [(-5000, 1000), (5000, -1000)])
 def test_negative_times_are_refused(tmp_path: Path, form: str, start_ns: int, took_ns: int) -> None:

@@ -99,8 +99,22 @@ def test_a_rank_that_is_late_in_some_of_many_repetitions_is_said_to_be_so() -> N
     """More steps were asked for, of which a thousand would not have been enough."""
     late, quick = (built(slow=slow, repetitions=30, tokens=0) for slow in ((0, 2, 10 * MS), None))
     found = late_rule(together(steps_of(late, range(24)), steps_of(quick, range(24, 60))))
-    assert found.action == "Find out what rank 0 does in 40 % of 30 repetitions: others wait for it in these only."
-    assert found.gain_ratio is None
+    words = "in 40 % of 30 repetitions: there, others wait for it the longest."
+    assert (found.action, found.gain_ratio) == (f"Find out what happens at rank 0 {words}", None)
+    late, quick = (
+        built(ranks=4, slow=slow, slow_ranks=(0, 1), repetitions=30, tokens=0) for slow in ((0, 2, 10 * MS), None)
+    )
+    found = late_rule(together(steps_of(late, range(24)), steps_of(quick, range(24, 60))))
+    assert found.action == f"Find out what happens at ranks 0, 1 {words}"
+
+
+def test_calls_that_are_not_all_there_accuse_nobody_and_are_no_failure() -> None:
+    """A profile without one of its calls ended in a KeyError; so did one with the steps of one rank."""
+    made = built(slow=(1, 2, 5 * MS), repetitions=6, tokens=0)
+    for calls in (made.calls[1:], made.calls[:7], tuple(call for call in made.calls if call.rank)):
+        assert advise(summarize(replace(made, calls=calls))) is not None
+    alone = replace(made, steps=tuple(step for step in made.steps if step.rank == 0))
+    assert advise(summarize(alone)) is not None
 
 
 def test_steps_that_took_twice_as_long_are_counted_where_no_part_has_them() -> None:
