@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ipcbench.backend import Address
-from ipcbench.errors import BackendUnavailable, ConfigError, HostError, TrialError
+from ipcbench.errors import BackendUnavailable, ConfigError, HostError, TrialError, WorkerCrashed
 from ipcbench.harness.group import VERBS, Group
 from ipcbench.harness.variants import Contender, Field
 from ipcbench.hosts.inventory import Host, place
@@ -138,6 +138,20 @@ class Hosts:
             if theirs != ours:
                 raise HostError(host.name, f"has ipcbench of commit {theirs}, this host {ours}: install the same")
             self.described.append(answer)
+        for remote in self._remote:
+            remote.shown = str(remote.number)  # from now on, what is said of it is stored
+
+    def require_all(self) -> None:
+        """Raise WorkerCrashed if a host is lost: what a run is to compare would be measured no more."""
+        for remote in self._remote:
+            if remote.lost:
+                raise WorkerCrashed(f"the run is lost with {remote.label}: {remote.lost}")
+
+    def without_addresses(self, text: str) -> str:
+        """Return a text with the number of each host in place of its address."""
+        for remote, described in zip(self._remote, self.described, strict=True):
+            text = text.replace(described["address"], remote.label)
+        return text
 
     def settle(self, sweep: SweepSpec) -> Field:
         """Return what a sweep can measure between these hosts.

@@ -187,6 +187,7 @@ class PingPart:
                         select((), (), (), (left - SPIN_NS) / 1e9)
                 elif not replies.take(0.0) and left > SPIN_NS:
                     replies.wait((left - SPIN_NS) / 1e9)
+            replies.take_all(sent)  # behind the schedule, too
             self._send(sent, due, replies)
             sent += 1
         while replies.count < count:
@@ -204,16 +205,15 @@ class PingPart:
         head[SEQUENCE] = message.tail[0] = self._sequence
         head[INTENDED] = due
         head[SENT] = start = now_ns()
-        last = start + int(1e9 * self._plan.stall_s)
+        last, patience_s = start + int(1e9 * self._plan.stall_s), 0.0
         while True:
             try:
-                self._writer.write(message.buffer, _PATIENCE_S)
+                self._writer.write(message.buffer, patience_s)
                 break
             except TransportTimeout:
                 if now_ns() > last:
                     raise
-                while replies.count < index and replies.take(0.0):
-                    pass
+                patience_s = 0.0 if replies.take_all(index) else _PATIENCE_S
         sent, *_, intended, written = self._room
         written[index] = now_ns() - start
         sent[index], intended[index] = start, due
@@ -262,6 +262,13 @@ class _Replies:
             self._trips[self.count] = now - self._intended[self.count]
             self._next, self.count = 0, self.count + 1
         return True
+
+    def take_all(self, sent: int) -> bool:
+        """Take the replies that are there, of so many messages that were sent; return whether there were any."""
+        before = self.count, self._next
+        while self.count < sent and self.take(0.0):
+            pass
+        return (self.count, self._next) != before
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the next reply may be there; without a descriptor to wait on, not at all."""

@@ -370,6 +370,8 @@ class _Run:
 
     def _measure(self, batch: Sequence[Cell], run_dir: RunDir, switchboard: Switchboard) -> None:
         """Measure the trials of a batch, and store those of the one before."""
+        if self.hosts is not None:
+            self.hosts.require_all()
         ready: list[tuple[Cell, Group]] = []
         for trial, payload in batch:
             started_unix_s = time.time()
@@ -412,6 +414,8 @@ class _Run:
         while self.unstored:
             outcome = self.unstored[0]
             result = outcome.result
+            if self.hosts is not None:
+                result = replace(result, reason=self.hosts.without_addresses(result.reason))
             if result.trial_id == self.writer.next_trial_id:  # else it was stored in the interrupted call
                 self.writer.append(result, outcome.samples)
             self.unstored.pop(0)

@@ -193,7 +193,9 @@ class Agent:
 
 def _carrier(incoming: int, outgoing: int, fingerprint: Sequence[str]) -> Bare:
     if not fingerprint:
-        return Bare(incoming, outgoing)
+        bare = Bare(incoming, outgoing)
+        bare.begin_as_agent()
+        return bare
     carrier = Sealed(incoming, outgoing)
     carrier.seal_as_agent(new_identity(), fingerprint[0], deadline_ns(_START_S))
     return carrier

@@ -43,6 +43,9 @@ class RemoteHost:
         launcher: what starts the agent: ssh, hydra or srun.
 
     Attributes:
+        number: its place.
+        label: what the record of a run calls it.
+        shown: what errors call it, behind "host": its name, until these may be stored.
         lost: why the agent is gone; empty while it is there.
         on_mirror: is told what happens in the folders of channels there.
     """
@@ -54,7 +57,7 @@ class RemoteHost:
             HostError: its launcher cannot be started.
             ConfigError: there is no such launcher here.
         """
-        self.host, self.label = host, f"host {number}"
+        self.host, self.number, self.label, self.shown = host, number, f"host {number}", host.name
         self.lost = ""
         self._link: Link
         self._undo = ExitStack()
@@ -113,11 +116,12 @@ class RemoteHost:
         assert self._process.stdin is not None and self._process.stdout is not None  # noqa: S101, PT018 - pipes
         with self._process.stdin as outgoing, self._process.stdout as incoming:
             descriptors = os.dup(incoming.fileno()), os.dup(outgoing.fileno())
-        if self._identity is None:
-            return Bare(*descriptors)
-        carrier = Sealed(*descriptors)
+        carrier = Bare(*descriptors) if self._identity is None else Sealed(*descriptors)
         try:
-            carrier.seal_as_coordinator(self._identity, deadline_ns(_START_S))
+            if isinstance(carrier, Sealed) and self._identity is not None:
+                carrier.seal_as_coordinator(self._identity, deadline_ns(_START_S))
+            else:
+                carrier.begin_as_coordinator(deadline_ns(_START_S))
         except LinkLost:
             carrier.close()
             raise
@@ -159,14 +163,14 @@ class RemoteHost:
                 self._link.send(AGENT, {**request, "number": number})
             answer = self._awaited(answers, deadline_ns(timeout_s))
         except LinkLost as error:
-            raise HostError(self.host.name, str(error)) from error
+            raise HostError(self.shown, str(error)) from error
         except Empty:
-            raise HostError(self.host.name, f"did not {request['do']} within {timeout_s:.0f} s") from None
+            raise HostError(self.shown, f"did not {request['do']} within {timeout_s:.0f} s") from None
         finally:
             with self._guard:
                 del self._answers[number]
         if not answer["ok"]:
-            raise HostError(self.host.name, f"cannot {request['do']}: {answer['text']}")
+            raise HostError(self.shown, f"cannot {request['do']}: {answer['text']}")
         return answer
 
     def _awaited(self, answers: SimpleQueue[dict[str, Any]], deadline: int | None) -> dict[str, Any]:

@@ -84,8 +84,43 @@ class Bare:
 
     def __init__(self, incoming: int, outgoing: int) -> None:
         self.incoming, self.outgoing = incoming, outgoing
+        self._early = b""
+        """What came together with the mark."""
         for descriptor in (incoming, outgoing):
             os.set_blocking(descriptor, False)
+
+    def begin_as_agent(self) -> None:
+        """Say that from here on the agent speaks; a pipe has room for that."""
+        os.write(self.outgoing, _MARK + b"\n")
+
+    def begin_as_coordinator(self, deadline: int | None) -> None:
+        """Wait for the agent, behind what its host may say before.
+
+        Raises:
+            LinkLost: it is gone, or is none, or does not answer in time.
+        """
+        _, self._early = self._behind_mark(deadline)
+
+    def _behind_mark(self, deadline: int | None) -> tuple[bytes, bytes]:
+        """Return the rest of the agent's first line, and what has come after it."""
+        said = b""
+        while b"\n" not in said.partition(_MARK)[2]:
+            if len(said) > _MOST_BEFORE_BYTES:
+                raise LinkLost("the agent does not begin")
+            said += self._more(deadline)
+        first, _, rest = said.partition(_MARK)[2].partition(b"\n")
+        return first, rest
+
+    def _more(self, deadline: int | None) -> bytes:
+        """Wait for bytes."""
+        if not is_ready(self.incoming, select.POLLIN, deadline):
+            raise LinkLost("the other side does not answer")
+        try:
+            if data := os.read(self.incoming, _CHUNK_BYTES):
+                return data
+        except OSError as error:
+            raise LinkLost("the other side is gone") from error
+        raise LinkLost("the other side is gone")
 
     def read(self) -> bytes:
         """Return what there is; nothing at the end.
@@ -93,7 +128,8 @@ class Bare:
         Raises:
             BlockingIOError: there is nothing yet. Or another OSError.
         """
-        return os.read(self.incoming, _CHUNK_BYTES)
+        early, self._early = self._early, b""
+        return early or os.read(self.incoming, _CHUNK_BYTES)
 
     def write(self, data: memoryview) -> int:
         """Take some bytes and return how many; raises as `read` does."""
@@ -136,12 +172,7 @@ class Sealed(Bare):
         Raises:
             LinkLost: it is gone, or is none, or does not answer in time.
         """
-        said = b""
-        while b"\n" not in said.partition(_MARK)[2]:
-            if len(said) > _MOST_BEFORE_BYTES:
-                raise LinkLost("the agent does not begin")
-            said += self._more(deadline)
-        first, _, rest = said.partition(_MARK)[2].partition(b"\n")
+        first, rest = self._behind_mark(deadline)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.verify_mode = ssl.CERT_REQUIRED
         try:
@@ -171,22 +202,13 @@ class Sealed(Bare):
                 raise LinkLost(f"no agreement on keys: {error.reason}") from error
         self._send(deadline)
 
-    def _more(self, deadline: int | None) -> bytes:
-        """Wait for bytes."""
-        _await(self.incoming, select.POLLIN, deadline)
-        try:
-            if data := super().read():
-                return data
-        except OSError as error:
-            raise LinkLost("the other side is gone") from error
-        raise LinkLost("the other side is gone")
-
     def _send(self, deadline: int | None) -> None:
         while True:
             try:
                 return self.flush()
             except BlockingIOError:
-                _await(self.outgoing, select.POLLOUT, deadline)
+                if not is_ready(self.outgoing, select.POLLOUT, deadline):
+                    raise LinkLost("the other side does not answer") from None
             except OSError as error:
                 raise LinkLost("the other side is gone") from error
 
@@ -216,11 +238,6 @@ class Sealed(Bare):
         self._unsent += self._made.read()
         while self._unsent:
             self._unsent = self._unsent[super().write(memoryview(self._unsent)) :]
-
-
-def _await(descriptor: int, event: int, deadline: int | None) -> None:
-    if not is_ready(descriptor, event, deadline):
-        raise LinkLost("the other side does not answer")
 
 
 def is_ready(descriptor: int, event: int, deadline: int | None) -> bool:

@@ -287,6 +287,13 @@ def test_a_paced_round_trip_counts_from_when_its_message_was_due(backend, reader
     assert trial.writer.round_trip.count == len(due) == round(500.0 * trial.spec.window_s)
 
 
+def test_paced_round_trips_hold_a_rate_over_a_channel_that_is_not_deep(tmp_path):
+    """After a stall, the writer waited a millisecond for room where it should have taken a reply: 1,500 a second."""
+    sweep = tiny(backends=("shm",), modes=("pingpong",), readers=1, rate_per_s=3000.0, window_s=0.3, depth=2)
+    _, trial = single(replace(sweep, trips="paced"), tmp_path)
+    assert trial.status == "ok", trial.reason
+
+
 def test_a_round_trip_of_many_readers_ends_with_the_last_reply(tmp_path):
     run, trial = single(tiny(modes=("pingpong",), readers=3), tmp_path)
     columns = run.samples(trial.trial_id)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.hosts.simulated.cluster import simulated_hosts
+from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
 from ipcbench.hosts.simulated.links import Link
 from ipcbench.testing.agents.client import until
 from tests.hosts.coordinators import Coordinator
@@ -134,6 +134,48 @@ def test_what_there_is_only_on_one_host_is_refused(options, tmp_path) -> None:
     assert options[0] in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "--hosts" in done.stderr
+
+
+def test_what_a_host_says_before_its_agent_is_passed_over(tmp_path, monkeypatch) -> None:
+    """A login message was taken for the size of a frame, which was awaited for ever."""
+    with simulated_hosts(1) as cluster:
+        shell = tmp_path / "rsh"
+        shell.write_text(f'#!/bin/sh\necho "Welcome to the host"\nexec {cluster.remote_shell} "$@"\n')
+        shell.chmod(0o700)
+        noisy = Cluster(cluster.names, cluster.pids, cluster.station_pid, shell)
+        run, said = Coordinator(noisy, tmp_path / "run").run("--backends", "tcp", "--mode", "saturate")
+    assert [trial.status for trial in run.trials] == ["ok"], said
+
+
+def test_a_host_that_is_lost_between_two_trials_ends_the_run_and_its_name_is_not_stored(tmp_path) -> None:
+    """All other trials failed one by one, with the host's name as the reason."""
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        process = coordinator.start("--backends", "tcp,zmq-tcp-insecure", "--rounds", "9", "--window", "20ms")
+        assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
+        coordinator.kill("b", 9, "ipcbench.hosts.agent")
+        _, said = process.communicate(timeout=100)
+        assert (process.returncode, "lost with host 2" in said) == (1, True), said
+        failed = [trial["reason"] for trial in coordinator.trials() if trial["status"] != "ok"]
+        assert len(failed) <= len(("tcp", "zmq-tcp-insecure")), failed
+        assert not any("host b" in reason for reason in failed)
+
+
+@pytest.mark.parametrize("backend", ["tcp", "zmq-tcp", "zmq-tcp-insecure"])
+def test_hosts_are_reached_by_ipv6(backend, tmp_path) -> None:
+    inventory = tmp_path / "lab.toml"
+    inventory.write_text("".join(f'[hosts.{name}]\naddress = "fd00::{n}"\n' for n, name in enumerate("ab", 1)))
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        for number, name in enumerate("ab", 1):
+            coordinator.on(
+                name,
+                "for link in /sys/class/net/*; do [ ${link##*/} = lo ] || "
+                f"ip -6 address add fd00::{number}/64 nodad dev ${{link##*/}}; done",
+            )
+        options = ("--hosts", str(inventory), "--backends", backend, "--mode", "saturate")
+        run, said = coordinator.run(*options)
+    assert [trial.status for trial in run.trials] == ["ok"], (said, run.trials[0].reason)
 
 
 def test_processes_of_other_hosts_with_the_same_ids_survive(tmp_path) -> None:

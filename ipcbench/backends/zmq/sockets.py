@@ -197,6 +197,7 @@ class SocketPair:
             socket.set(zmq.RECONNECT_IVL, _RECONNECT_MS)
             socket.set(zmq.RECONNECT_IVL_MAX, _MOST_RECONNECT_MS)
             if channel.host:  # a link that is cut tells nobody
+                socket.set(zmq.IPV6, int(":" in channel.host))
                 socket.set(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
                 socket.set(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         if places.keys is not None:
