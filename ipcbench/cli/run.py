@@ -215,7 +215,7 @@ def _measure(
         resume=folder if goes_on else None,
         command=_published(words),
         on_progress=show,
-        hosts=_plan(options) if options["hosts"] else None,
+        hosts=_plan(options),
     )
 
 
@@ -225,7 +225,13 @@ def _hosts_again(options: Mapping[str, Any]) -> list[str]:
     return [word for name in named for word in (f"--{name}", options[name])]
 
 
-def _plan(options: Mapping[str, Any]) -> HostPlan:
+def _plan(options: Mapping[str, Any]) -> HostPlan | None:
+    """Return on which hosts a run takes place; None for this one."""
+    if options["hosts"] is None:
+        for name, usual in (("place", "spread"), ("launch", None)):
+            if options[name] != usual:
+                raise ConfigError(f"--{name}", options[name], "this only with --hosts")
+        return None
     from ipcbench.harness.hosts import HostPlan
     from ipcbench.hosts.inventory import SLURM, read_hosts
 

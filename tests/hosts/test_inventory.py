@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from ipcbench.cli import main
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.hosts.inventory import Host, expanded, place, read_hosts
 from ipcbench.hosts.launchers import SHELL_VARIABLE, remote_shell
@@ -81,6 +82,25 @@ def test_places() -> None:
     for rule, words in {"pack": "6 slots", "writer=d": "one of a, b, c", "near": "spread"}.items():
         with pytest.raises(ConfigError, match=words):
             place(rule, hosts, 6)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--launch", "hydra"], "--launch: 'hydra' is not valid; allowed: this only with --hosts"),
+        (["--place", "pack"], "--place: 'pack' is not valid; allowed: this only with --hosts"),
+        (["--hosts", ""], "--hosts: '' is not valid"),
+        (
+            ["--hosts", "a", "--launch", "rsh"],
+            "--launch: 'rsh' is not valid (did you mean 'ssh'?); allowed: ssh, hydra or srun",
+        ),
+    ],
+    ids=str,
+)
+def test_options_of_hosts_are_not_ignored(options, words, tmp_path, capsys) -> None:
+    assert main(["run", "--backends", "tcp", "--out", str(tmp_path / "run"), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_remote_shell(monkeypatch) -> None:
