@@ -92,7 +92,7 @@ def test_places() -> None:
         (["--hosts", ""], "--hosts: '' is not valid"),
         (
             ["--hosts", "a", "--launch", "rsh"],
-            "--launch: 'rsh' is not valid (did you mean 'ssh'?); allowed: ssh, hydra or srun",
+            "--launch: 'rsh' is not valid (did you mean 'ssh'?); allowed: ssh",
         ),
     ],
     ids=str,
