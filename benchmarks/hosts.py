@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from ipcbench.hosts.inventory import SHELL_VARIABLE
+from ipcbench.hosts.launchers import SHELL_VARIABLE
 from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
 from ipcbench.hosts.simulated.links import Link
 from ipcbench.util.units import parse_bytes, parse_duration_s
