@@ -23,7 +23,7 @@ _HEAD: Final = head("profile")
 NO_FAILURE: Final = "a function that does not fail"
 """What a figure needs of which the user's own function has failed."""
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
 Phase: TypeAlias = Literal["prefill", "decode"]
 Detail: TypeAlias = Literal["block", "module", "op"]
 Source: TypeAlias = Literal["plain", "spans", "operators"]

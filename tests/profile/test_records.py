@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 
 from ipcbench.errors import StoreError
 from ipcbench.profile.records import Call, Profile, Setting, Span, Step, Unavailable, read_profile, write_profile
+from tests.profile.built import built
 
 
 def test_a_profile_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -41,3 +45,30 @@ def test_a_step_that_ends_before_it_begins_is_damage(tmp_path: Path, wall_ns: in
 def test_a_missing_profile_says_what_to_name(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="name the folder of a profile"):
         read_profile(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bytes": -5}, "Expected `int` >= 0"),
+        ({"bytes": 2**62}, "Expected `int`"),
+        ({"ranks": ()}, "is of no group"),
+        ({"op": "send", "ranks": (0,)}, "is a send of 1 ranks, not 2"),
+        ({"enter_ns": 9, "exit_ns": 5}, "ends before it begins"),
+        ({"enter_ns": 5, "exit_ns": 9, "wait_ns": 5}, "waits longer than it takes"),
+    ],
+    ids=str,
+)
+def test_a_call_that_no_run_can_have_recorded_is_damage(tmp_path: Path, change: dict[str, Any], words: str) -> None:
+    """Each was a traceback, or 720 % of a step."""
+    made = built()
+    write_profile(tmp_path, replace(made, calls=(msgspec.structs.replace(made.calls[0], **change), *made.calls[1:])))
+    with pytest.raises(StoreError, match=rf"no profile: .*{words}"):
+        read_profile(tmp_path)
+
+
+def test_a_step_without_its_spans_is_damage(tmp_path: Path) -> None:
+    made = built()
+    write_profile(tmp_path, replace(made, spans=()))
+    with pytest.raises(StoreError, match="no profile: step 0 of rank 0 lacks its spans"):
+        read_profile(tmp_path)

@@ -150,7 +150,7 @@ def _param(data: Any) -> Iterator[_Call]:
     if not isinstance(data, list):
         raise TypeError
     named = [each for each in data if "comms" in each]
-    members = {str(each["pg_id"]): each["global_ranks"] for each in named if {"pg_id", "global_ranks"} <= each.keys()}
+    members = {str(each.get("pg_id")): each["global_ranks"] for each in named if each.get("global_ranks")}
     is_one = len({str(each["pg_id"]) for each in named if "pg_id" in each}) < 2
     for each in named:
         dtype = _dtype(each.get("dtype", ""))
@@ -341,12 +341,12 @@ def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Itera
     counts: dict[int, int] = defaultdict(int)
     for each in found:
         name, (src, dst) = each["op"], each.get("ends", (None, None))
+        f"{name}{each['dtype']}{each.get('path', '')}{each.get('group', '')}".encode()  # ValueError for what is no text
         op = _op(name)
         if op is None:
             unknown[name] += name.lower().replace("_", "") not in _NO_CALLS
             continue
         ranks = tuple(sorted(map(int, each["ranks"])))
-        f"{each['dtype']}{each.get('path', '')}{each.get('group', '')}".encode()  # ValueError for what is no text
         if op in {"send", "recv"}:
             peer = dst if op == "send" else src
             if peer is None:

@@ -243,6 +243,14 @@ def test_traces_of_too_few_ranks_or_one_twice_are_refused(tmp_path: Path) -> Non
         read_calls([*files, files[1]], "kineto")
 
 
+def test_a_name_that_is_no_text_is_refused(tmp_path) -> None:
+    """Writing the profile, or its remark on what was left out, was a traceback."""
+    for row in ({"comms": "x\ud800y"}, {"comms": "all_reduce", "markers": ["\ud800"], "global_ranks": [0]}):
+        (tmp_path / "rank0.json").write_text(json.dumps([row]))
+        with pytest.raises(StoreError, match=r"no trace of param: .*surrogates not allowed"):
+            read_calls([tmp_path], "param")
+
+
 def test_groups_of_param_are_those_that_its_trace_has_named_before(tmp_path) -> None:
     """They were taken for the first ranks, and the calls of the others for strange ones."""
     for rank in range(4):
