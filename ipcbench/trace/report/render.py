@@ -247,7 +247,7 @@ def _counts(group: GroupSums, language: Language) -> Iterator[str]:
     if planned:
         yield word("planned", language).format(count=f"{planned:,}")
     if group.calls_count > timed + planned:
-        seen_count = 1 / group.unseen_ratio
+        seen_count = 1 / group.unseen_ratio if group.unseen_ratio else 0.0  # of a damaged log
         unseen = word("may miss", language).format(count=f"{seen_count:,.0f}") if seen_count > 1 else ""
         yield f"{word('untimed', language)} {group.calls_count - timed - planned:,}{unseen}"
     if failed := sum(sums.failed_count for sums in group.methods.values()):
