@@ -21,7 +21,7 @@ VERBS = "ipcbench.harness.worker:Worker"
 _MOST_NAMED = 4
 """Roles that did not answer; further ones are counted."""
 _ROOT = Path("/")
-_CLOCK_S = 10.0
+_CLOCK_S, _DEATH_S = 10.0, 1.0
 
 
 def role_of(index: int) -> str:
@@ -200,8 +200,23 @@ class Group:
                 except TrialError as answered:
                     error = error or answered
             if error is not None:
+                self._require_alive(waiting)
                 raise error
         return answers
+
+    def _require_alive(self, waiting: dict[int, int]) -> None:
+        """Raise WorkerCrashed if one of these workers has died; between hosts, what follows from its death may arrive
+        before it.
+        """
+        deadline = deadline_ns(0.0 if self.is_here else _DEATH_S)
+        while waiting and (ready := wait(list(waiting), remaining_s(deadline))):
+            for descriptor in ready:
+                try:
+                    self._answer(waiting.pop(cast(int, descriptor)))
+                except WorkerCrashed:
+                    raise
+                except TrialError:
+                    continue
 
     def _answer(self, index: int) -> dict[str, Any]:
         try:

@@ -7,13 +7,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ipcbench.hosts.launchers import SHELL_VARIABLE
 from ipcbench.hosts.simulated.cluster import Cluster
 from ipcbench.results.store import Run, load_run
+from ipcbench.testing.agents.client import until
 
 _KILL = """
 for process in /proc/[0-9]*; do
@@ -27,6 +32,33 @@ for process in /proc/[0-9]*; do
 done
 """
 
+SHORT_RUN = (
+    *(sys.executable, "-m", "ipcbench", "run"),
+    *("--payload", "bytes", "--sizes", "521", "--readers", "1", "--rounds", "1", "--window", "100ms"),
+)
+
+
+def start(command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen[str]:
+    """Start a command with further variables, whose output is kept."""
+    environment = {**os.environ, **variables}
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def kill_descendant(process: subprocess.Popen[str], words: str) -> None:
+    """Kill those processes that it has started whose command lines have these words."""
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with suppress(psutil.ZombieProcess):
+            if words in " ".join(child.cmdline()):
+                child.kill()
+
+
+def require_lost(coordinator: Coordinator, process: subprocess.Popen[str], within_s: float) -> None:
+    """Wait until a run has ended because host 2 is lost, and nothing of it is left on any host."""
+    _, said = process.communicate(timeout=100)
+    assert (process.returncode, "is lost with host 2: the agent" in said) == (1, True), said
+    for host in coordinator.cluster.names:
+        assert until(lambda host=host: not coordinator.left_on(host), within_s), coordinator.left_on(host)
+
 
 @dataclass
 class Coordinator:
@@ -38,16 +70,8 @@ class Coordinator:
 
     def start(self, *options: str) -> subprocess.Popen[str]:
         """Start a short run."""
-        usual = ("--payload", "bytes", "--sizes", "521", "--readers", "1", "--rounds", "1", "--window", "100ms")
-        hosts = ("--hosts", ",".join(self.cluster.names))
-        command = [sys.executable, "-m", "ipcbench", "run", *hosts, *usual, "--out", str(self.folder), *options]
-        return subprocess.Popen(
-            self.cluster.command(command),
-            env={**os.environ, SHELL_VARIABLE: str(self.cluster.remote_shell)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command = [*SHORT_RUN, "--hosts", ",".join(self.cluster.names), "--out", str(self.folder), *options]
+        return start(self.cluster.command(command), {SHELL_VARIABLE: str(self.cluster.remote_shell)})
 
     def interrupt(self, process: subprocess.Popen[str]) -> None:
         """Press Ctrl-C at a run that was started."""

@@ -8,17 +8,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ipcbench.hosts.launchers import SHELL_VARIABLE
 from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
 from ipcbench.results.store import load_run
 from ipcbench.testing.agents.client import until
-from tests.hosts.coordinators import Coordinator
+from tests.hosts.coordinators import SHORT_RUN, Coordinator, kill_descendant, require_lost, start
 
 _SBIN = f"/usr/sbin:{os.environ['PATH']}"
 _SOON_S = 60.0
@@ -89,15 +88,9 @@ def slurm_on(cluster: Cluster, folder: Path) -> Iterator[dict[str, str]]:
 
 def started(cluster: Cluster, variables: Mapping[str, str], *options: str) -> subprocess.Popen[str]:
     """Start `ipcbench run` in an allocation of all hosts."""
-    usual = ["--payload", "bytes", "--sizes", "521", "--readers", "1", "--rounds", "1", "--window", "100ms"]
-    run = [sys.executable, "-m", "ipcbench", "run", "--backends", "tcp", *usual, *options]
-    return subprocess.Popen(
-        cluster.command(["salloc", "--quiet", f"--nodes={len(cluster.names)}", *run]),
-        env={**variables, SHELL_VARIABLE: str(cluster.remote_shell)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    allocation = ["salloc", "--quiet", f"--nodes={len(cluster.names)}"]
+    command = cluster.command([*allocation, *SHORT_RUN, "--backends", "tcp", *options])
+    return start(command, {**variables, SHELL_VARIABLE: str(cluster.remote_shell)})
 
 
 @pytest.fixture
@@ -132,17 +125,10 @@ def test_when_it_dies_the_run_ends_with_the_reason_and_nothing_is_left(folder, t
         process = started(cluster, variables, "--hosts", "slurm", *out)
         assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
         if victim == "srun":
-            for child in psutil.Process(process.pid).children(recursive=True):
-                with suppress(psutil.ZombieProcess):
-                    if "--nodelist=b" in child.cmdline():
-                        child.kill()
+            kill_descendant(process, "--nodelist=b")
         else:
             coordinator.kill("b", 9, victim)
-        _, said = process.communicate(timeout=100)
-        assert process.returncode == 1
-        assert "is lost with host 2: the agent" in said
-        for host in cluster.names:
-            assert until(lambda host=host: not coordinator.left_on(host), _SOON_S), coordinator.left_on(host)
+        require_lost(coordinator, process, _SOON_S)
 
 
 def test_without_slurm_it_is_said(tmp_path) -> None:

@@ -8,10 +8,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-import psutil
 import pytest
 
 from ipcbench.hosts.launchers import SHELL_VARIABLE
@@ -19,7 +18,7 @@ from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
 from ipcbench.hosts.simulated.links import Link
 from ipcbench.results.store import load_run
 from ipcbench.testing.agents.client import until
-from tests.hosts.coordinators import Coordinator
+from tests.hosts.coordinators import SHORT_RUN, Coordinator, kill_descendant, require_lost, start
 
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin") or ""
 _SOON_S = 30.0
@@ -69,15 +68,7 @@ def sshd_on(cluster: Cluster, folder: Path, hosts: str) -> Iterator[str]:
 
 def started(cluster: Cluster, shell: str, *options: str) -> subprocess.Popen[str]:
     """Start `ipcbench run` at the station."""
-    usual = ["--payload", "bytes", "--sizes", "521", "--readers", "1", "--rounds", "1", "--window", "100ms"]
-    command = [sys.executable, "-m", "ipcbench", "run", "--backends", "tcp", *usual, *options]
-    return subprocess.Popen(
-        cluster.command(command),
-        env={**os.environ, SHELL_VARIABLE: shell},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return start(cluster.command([*SHORT_RUN, "--backends", "tcp", *options]), {SHELL_VARIABLE: shell})
 
 
 def run(cluster: Cluster, shell: str, *options: str) -> subprocess.CompletedProcess[str]:
@@ -130,17 +121,10 @@ def test_when_hydra_dies_the_run_ends_with_the_reason_and_nothing_is_left(keys, 
         process = started(cluster, shell, "--hosts", "a,b", "--launch", "hydra", *out)
         assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
         if victim == "mpiexec":
-            for child in psutil.Process(process.pid).children(recursive=True):
-                with suppress(psutil.ZombieProcess):
-                    if "-hosts b" in " ".join(child.cmdline()):
-                        child.kill()
+            kill_descendant(process, "-hosts b")
         else:
             coordinator.kill("b", 9, victim)
-        _, said = process.communicate(timeout=100)
-        assert process.returncode == 1
-        assert "is lost with host 2: the agent" in said
-        for host in cluster.names:
-            assert until(lambda host=host: not coordinator.left_on(host), _SOON_S), coordinator.left_on(host)
+        require_lost(coordinator, process, _SOON_S)
 
 
 @hydra
