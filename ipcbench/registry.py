@@ -24,6 +24,7 @@ _BUILT_IN = {
     "mpi-rma": "ipcbench.backends.mpi.backend:MpiRma",
     "pipe": "ipcbench.backends.stream.backend:Pipe",
     "tcp": "ipcbench.backends.stream.backend:Tcp",
+    "hybrid": "ipcbench.backends.zmq.hybrid:Hybrid",
     "grpc": "ipcbench.backends.grpc.backend:Grpc",
     "grpc-tcp": "ipcbench.backends.grpc.backend:GrpcTcp",
     "mp-queue": "ipcbench.backends.mp.backend:MpQueue",

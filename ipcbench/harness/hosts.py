@@ -258,8 +258,10 @@ class HostChannels:
 
     def create(self, channel: ChannelSpec) -> Address:
         """Make a channel on its writer's host, and let the other hosts take part."""
-        on = self._made_on[channel.name] = self.hosts.place_of(channel.process_numbers()[0])
-        there = replace(channel, host=self.hosts.described[on]["address"])
+        on, *places = map(self.hosts.place_of, channel.process_numbers())
+        self._made_on[channel.name] = on
+        near = tuple(index for index, place in enumerate(places) if place == on)
+        there = replace(channel, host=self.hosts.described[on]["address"], near=near)
         question = {"do": "create", "backend": self.backend, "channel": there.as_dict()}
         address = Address.from_dict(self.hosts.keeper(on).ask_one(0, question, _ANSWER_S)["address"])
         try:

@@ -27,11 +27,12 @@ from ipcbench.sync.directory import (
     write_private,
 )
 from ipcbench.sync.locks import LOCK_SUFFIX, EndpointLock, lock_endpoint, lock_path, reader_roles, was_released
+from ipcbench.sync.service import LOG_SUFFIX, SERVICE_SUFFIX
 from ipcbench.sync.wait import Doorbell
 
 _SOON_S, _LATER_S = 0.005, 0.05
 """How often a folder is looked at: while endpoints open, and later."""
-_PASSING = (LOCK_SUFFIX, ".unfinished")
+_PASSING = (LOCK_SUFFIX, ".unfinished", SERVICE_SUFFIX, LOG_SUFFIX)
 """Suffixes of files that mean nothing on other hosts."""
 _MOST_BYTES = 2**16
 

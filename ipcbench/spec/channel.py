@@ -52,6 +52,8 @@ class ChannelSpec:
     """Exact number of writers; above 1 for a fan-in only."""
     host: str = ""
     """Where processes on other hosts reach this one, a name or an IP address; empty for a channel of one host."""
+    near: tuple[int, ...] = ()
+    """Between hosts: which readers run on the writer's. Only `hybrid` needs to know."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
@@ -69,6 +71,8 @@ class ChannelSpec:
             raise ConfigError("host", self.host, "the name or the IP address of this host, or nothing")
         if not isinstance(self.processes, tuple) or (self.processes and len(set(self.processes)) != self.readers + 1):
             raise ConfigError("processes", self.processes, f"a tuple of {self.readers + 1} different numbers, or none")
+        if not isinstance(self.near, tuple) or not set(self.near) <= set(range(self.readers)):
+            raise ConfigError("near", self.near, f"a tuple of numbers of readers, from 0 to {self.readers - 1}")
         numbers = tuple(whole_number("processes", number, 0, 2**31) for number in self.processes)
         object.__setattr__(self, "processes", numbers)
 
@@ -94,6 +98,6 @@ class ChannelSpec:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Make a channel from what `as_dict` returned; ConfigError for anything else."""
         try:
-            return cls(**{**values, "processes": tuple(values["processes"])})
+            return cls(**{**values, **{name: tuple(values[name]) for name in ("processes", "near") if name in values}})
         except (LookupError, TypeError) as error:
             raise ConfigError("channel", values, "what `ChannelSpec.as_dict` returned") from error

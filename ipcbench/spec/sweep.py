@@ -119,6 +119,8 @@ class SweepSpec:
 
     name: str = "default"
     backends: tuple[str, ...] = ("zmq", "shm", "lmdb", "mpi", "mpi-pkl5", "mpi-buffer")
+    base: str = ""
+    """One of `backends`, maybe what you use today: sentences say what the others gain over it."""
     readers: int = 3
     payload: str = "dict"
     """A kind; `module:function`, which is called with a size and returns an object; or `sample`."""
@@ -190,6 +192,8 @@ class SweepSpec:
     def __post_init__(self) -> None:
         for field in ("backends", "sizes", "modes", "neighbours"):
             require_some(field, getattr(self, field))
+        if self.base:
+            require_choice("base", self.base, self.backends)
         require_range("readers", self.readers, 1, 1024)
         self._require_payload()
         require_choice("delivery", self.delivery, DELIVERIES)

@@ -178,6 +178,7 @@ KEYS: tuple[Key, ...] = (
         "Backends, in the order of the tables; see `ipcbench list`.",
         _names,
     ),
+    Key("base", "base", "NAME", "One of these, maybe what you use today: say what the others gain over it.", _text),
     Key(
         "variant",
         "variants",

@@ -30,8 +30,9 @@ _OURS = "IPCBENCH_"
 _ROOM = b"\n" * 32
 """Room for the number of the group, written first: the shell would not say that the disk is full."""
 
-_LOG_SUFFIX, _MOST_SAID_BYTES = ".log", 4096
-_SCRIPT = f'echo $$; exec 9>&1 >"$0{_LOG_SUFFIX}" 2>&1; "$@" &'
+LOG_SUFFIX = ".log"
+_MOST_SAID_BYTES = 4096
+_SCRIPT = f'echo $$; exec 9>&1 >"$0{LOG_SUFFIX}" 2>&1; "$@" &'
 """Say the number of the group, and then start the server, which has no parent to wait for it any more; what it says
 goes into a file beside the locked one.
 """
@@ -95,7 +96,7 @@ def _await_ready(path: Path, command: Sequence[str], is_ready: Callable[[], bool
 def _last_words(path: Path) -> str:
     """Return what the last line says that the server of a locked file has written."""
     lines: list[bytes] = []
-    with suppress(OSError), path.with_suffix(_LOG_SUFFIX).open("rb") as log:
+    with suppress(OSError), path.with_suffix(LOG_SUFFIX).open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - _MOST_SAID_BYTES))
         lines = log.read().split(b"\n")
     said = next(filter(None, map(bytes.strip, reversed(lines))), b"").decode(errors="replace")

@@ -734,11 +734,13 @@ def test_needs_of_the_built_in_backends() -> None:
     mp = {"mp-queue", "mp-manager", "mp-pipe"}
     carried = {"nng", "zenoh", "iox2", "nats", "flight", "gloo", "ray"}
     assert able["lossless"] == set(offers)
-    assert able["latest-value"] == set(offers) - mpi - mp - carried
+    assert able["latest-value"] == set(offers) - mpi - mp - carried - {"hybrid"}
     assert able["no-deps"] == {"shm", "pipe", "tcp", "null", *mp}
     assert able["persistent"] == {"lmdb"}
     assert able["zero-copy"] == {"shm", "lmdb", "iox2", "mpi-rma", "null", "ray"}
-    assert able["cross-host"] == {"tcp", "zmq-tcp", "zmq-tcp-insecure"}, "those that are tested between hosts"
+    assert able["cross-host"] == {"grpc-tcp", "hybrid", "redis", "tcp", "zmq-tcp", "zmq-tcp-insecure"}, (
+        "those that are tested between hosts"
+    )
     assert able["peer-exit"] == set(offers) - {"null"}
     assert able.pop("any-launcher") == set(offers) - mpi - mp
     assert " ".join(able) == "lossless latest-value no-deps persistent cross-host zero-copy peer-exit"
@@ -746,7 +748,15 @@ def test_needs_of_the_built_in_backends() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "packages"), [("zmq", ("zmq",)), ("lmdb", ("lmdb",)), ("mpi-pkl5", ("mpi4py",)), ("shm", ())]
+    ("name", "packages"),
+    [
+        ("zmq", ("zmq",)),
+        ("lmdb", ("lmdb",)),
+        ("mpi-pkl5", ("mpi4py",)),
+        ("shm", ()),
+        ("hybrid", ("zmq",)),
+        ("ray", ("numpy", "psutil", "ray")),
+    ],
 )
 def test_packages_are_read_from_the_source(name: str, packages: tuple[str, ...]) -> None:
     assert offer_of(get_backend(name)).packages == packages

@@ -29,6 +29,7 @@ MISSION = {
     "gloo",
     "grpc",
     "grpc-tcp",
+    "hybrid",
     "mp-queue",
     "mp-manager",
     "mp-pipe",

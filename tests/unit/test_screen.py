@@ -64,6 +64,24 @@ def test_the_answer_is_the_same_sentence_everywhere(reference: Run) -> None:
     assert re.sub(r"</?span[^>]*>", "", heading) == answer
 
 
+def test_what_others_gain_over_the_base_is_said(tmp_path: Path) -> None:
+    cells = {
+        (name, 10): Cell(latency_ns, rate_per_s=rate)
+        for name, latency_ns, rate in (("old", 40_000.0, 1e4), ("alike", 40_200.0, 1e4), ("new", 10_000.0, 4e4))
+    }
+    lines = lines_of(make_run(tmp_path / "run", cells, base="old"))
+    said = " ".join(" ".join(lines).split())
+    latency = re.search(
+        r"One-way p50 at 10 entries, compared with old: new ([\d.]+) \[\S+\] times as long; (.*?)\.", said
+    )
+    assert latency
+    assert (float(latency[1]), latency[2]) == (pytest.approx(0.25, rel=0.03), "not told apart: alike")
+    assert re.search(r"Messages/s at 10 entries, compared with old: new (3.9\d|4.0\d) ", said)
+    few = {key: replace(cell, factors=(1.0, 1.0)) for key, cell in cells.items()}
+    for run in (make_run(tmp_path / "none", cells), make_run(tmp_path / "few", few, base="old")):
+        assert "compared with old" not in " ".join(lines_of(run))
+
+
 def test_what_was_left_out_and_what_failed_is_said(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell(factors=(0.0, 1.0, 1.0))})
     assert any(line.startswith("failed: 2 trials of zmq: ") for line in lines_of(run))

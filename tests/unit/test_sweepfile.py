@@ -83,6 +83,7 @@ def test_readers_of_the_three_sizes_of_machine() -> None:
 
 ALL_KEYS = {
     "backends": ("shm,null", ["shm", "null"], ("shm", "null")),
+    "base": ("shm", "shm", "shm"),
     "variant": (("a=/bin/x", "b=/y"), ["a=/bin/x", "b=/y"], (Variant("a", "/bin/x"), Variant("b", "/y"))),
     "readers": ("2", 2, 2),
     "payload": ("bytes", "bytes", "bytes"),

@@ -21,6 +21,7 @@ from ipcbench.analysis.summary.wording import (
     rank_text,
     ratio_words,
     share_words,
+    some,
     too_few_words,
 )
 from ipcbench.backend import Address, Backend, Reader, Writer
@@ -205,7 +206,7 @@ class Recommendation:
             for candidate in self.candidates
             if candidate.backend in tied
         ]
-        names = joined([str(self.backend), *self.tied_with])
+        names = some([str(self.backend), *self.tied_with])
         others = [
             candidate for candidate in self.candidates if candidate.backend in tied and candidate.backend != self.best
         ]
@@ -215,17 +216,17 @@ class Recommendation:
             own = min(candidate.expected.rounds_counts[self.axis] for candidate in unknown)
             fewest = min(candidate.rounds_count for candidate in unknown)
             too_few = too_few_words(fewest, str(self.best) if own >= MIN_CLAIM_ROUNDS else "")
-            why = f"{why}; of {joined([candidate.backend for candidate in unknown])}, {too_few}"
+            why = f"{why}; of {some([candidate.backend for candidate in unknown])}, {too_few}"
             if len(unknown) == len(others):
                 result, why = f"no verdict between {names} on {what}", too_few
         take = "Take whichever suits you." if not unknown else "Measure more rounds before you choose."
         if contrary := [candidate.backend for candidate in others if candidate.contradicts]:
             but = contrary_words(contrary, str(self.best))
-            return f"no verdict between {names} on {what}: {joined(figures)}, but {but}."
+            return f"no verdict between {names} on {what}: {some(figures)}, but {but}."
         if self.tie_break:
             until = f"Until more rounds tell, take {self.backend}" if unknown else f"Take {self.backend}"
             take = f"{until}: {self.tie_break}."
-        return f"{result}, {why}: {joined(figures)}. {take}"
+        return f"{result}, {why}: {some(figures)}. {take}"
 
     def _next_words(self, what: str) -> str:
         following = next((candidate for candidate in self.candidates if candidate.rank > 1), None)
@@ -233,7 +234,7 @@ class Recommendation:
             return ""
         figure = figure_words(following.expected, self.axis)
         same = [other.backend for other in self.candidates if other.rank == following.rank and other is not following]
-        tied = f" {joined(same)} cannot be told apart from it." if same else ""
+        tied = f" {some(same)} cannot be told apart from it." if same else ""
         than = f" as {self.best}" if self.best != self.backend else ""
         tied_ratios = [other.ratio.estimate for other in self.candidates if other.rank == 1]
         first = next_words(str(self.best), tied_ratios, following.ratio.estimate)

@@ -181,8 +181,15 @@ def _imports(module: str) -> frozenset[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add(resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0]))
+            package = resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0])
+            found |= {package, *(f"{package}.{alias.name}" for alias in node.names if _is_package(package))}
     return frozenset(found)
+
+
+def _is_package(name: str) -> bool:
+    """Return whether what is imported from it may be a module."""
+    source = _source(name) if name.partition(".")[0] == _OWN else None
+    return source is not None and source.name == "__init__.py"
 
 
 def _source(module: str) -> Path | None:

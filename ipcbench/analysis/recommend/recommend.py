@@ -32,7 +32,7 @@ from ipcbench.analysis.summary.cells import Setting, SettingSummary, Summary, ce
 from ipcbench.analysis.summary.crossover import BETTER, Crossover, family_words_of, pair_crossovers, rules_by_size
 from ipcbench.analysis.summary.curves import Measure, curves, estimate_of, families, prior_by
 from ipcbench.analysis.summary.summary import summarise
-from ipcbench.analysis.summary.wording import joined, neighbours_words, plural
+from ipcbench.analysis.summary.wording import joined, neighbours_words, plural, some
 from ipcbench.errors import Unsupported
 from ipcbench.results.store import Run
 from ipcbench.spec import VARIANT_MARK
@@ -393,7 +393,7 @@ def _break_tie(shortlist: _Shortlist, first: Sequence[Evidence]) -> tuple[Eviden
 
 
 def _others(tied: Sequence[Evidence], ahead: Sequence[Evidence]) -> str:
-    return joined([evidence.backend for evidence in tied if evidence not in ahead])
+    return some([evidence.backend for evidence in tied if evidence not in ahead])
 
 
 def _candidate(shortlist: _Shortlist, evidence: Evidence, best: Evidence, rank: int) -> Candidate:

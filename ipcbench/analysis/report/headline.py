@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ipcbench.analysis.report.tables import Tables
+from ipcbench.analysis.summary.base import base_words
 from ipcbench.analysis.summary.cells import SettingSummary
 from ipcbench.analysis.summary.curves import families, middle_of
 from ipcbench.analysis.summary.wording import family_words
@@ -20,7 +21,8 @@ def headlines(tables: Tables) -> tuple[Headline, ...]:
 
 
 def family_headline(tables: Tables, family: Sequence[SettingSummary]) -> Headline:
-    """Return the answer at the middle size, and where the first rank changes with the size.
+    """Return the answer at the middle size, where the first rank changes with the size, and what others gain over the
+    run's base, if it has one.
 
     Args:
         tables: of the run.
@@ -31,4 +33,4 @@ def family_headline(tables: Tables, family: Sequence[SettingSummary]) -> Headlin
     words = family_words(middle.setting)
     matrix = next((each for each in tables.matrices if words in each.title), None)
     changes = "" if matrix is None else " ".join(matrix.remarks[:-1])
-    return Headline(answer.sentence, (changes,) if changes else ())
+    return Headline(answer.sentence, (*([changes] if changes else []), *base_words(tables.summary, middle)))

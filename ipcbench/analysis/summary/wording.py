@@ -37,6 +37,9 @@ _ALIKE_NEEDS = 3
 _MIN_OTHERS_RATIO = 0.05
 """Less CPU time of other processes than this is not worth a word: any system has some."""
 
+_MOST_NAMED = 6
+"""A sentence names no more backends than this one after another; tables have them all."""
+
 _MOST_SHARES = 2
 """More different shares of trials than these are added up."""
 
@@ -70,6 +73,12 @@ def rank_text(rank: int | None, ranks: Iterable[int | None]) -> str:
 def joined(names: Sequence[str]) -> str:
     """Return `a`, `a and b` or `a, b and c`."""
     return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)
+
+
+def some(names: Sequence[str]) -> str:
+    """Return what `joined` does; of many, the first ones and how many more there are."""
+    most = _MOST_NAMED - 1
+    return joined(names if len(names) <= _MOST_NAMED else [*names[:most], f"{len(names) - most} more"])
 
 
 def family_words(setting: Setting) -> str:
@@ -163,7 +172,7 @@ def verdict_words(ranking: SettingSummary) -> str:
         return f"No verdict: no figure can be ranked.{absent}"
     what = ranking.words(ranking.ranked_by)
     best = [cell for cell in ranked if cell.rank == 1]
-    figures = joined([_main_figure(cell, ranking.ranked_by) for cell in best])
+    figures = some([_main_figure(cell, ranking.ranked_by) for cell in best])
     short = [cell for cell in ranking.cells if cell.rank is None and cell.ratio is not None]
     if len(ranked) == 1 and short:
         text = f"No verdict: only {best[0].backend} has at least {MIN_CLAIM_ROUNDS} rounds of {what}: {figures}"
@@ -177,7 +186,7 @@ def verdict_words(ranking: SettingSummary) -> str:
     elif contrary := [cell.backend for cell in best if _contradicts(cell)]:
         text = f"No verdict on {what}: {figures}, but {contrary_words(contrary, best[0].backend)}"
     else:
-        names = joined([cell.backend for cell in best])
+        names = some([cell.backend for cell in best])
         wrong = [cell.backend for cell in best if cell.wrong_count]
         spoilt = f", although messages of {joined(wrong)} went wrong" if wrong else ""
         few = all((cell.compared_rounds_count or 0) < MIN_CLAIM_ROUNDS for cell in best[1:])
@@ -185,7 +194,7 @@ def verdict_words(ranking: SettingSummary) -> str:
         text = f"{said} {what} between {names}{spoilt}: {figures}{_more_rounds(best)}"
     text += _following_words(ranking.ranked_by, ranked)
     if short and len(ranked) > 1:
-        text += f"; not ranked, for want of rounds: {joined([cell.backend for cell in short])}"
+        text += f"; not ranked, for want of rounds: {some([cell.backend for cell in short])}"
     if lost := [cell.backend for cell in ranking.cells if _has_lost(cell, ranking.ranked_by)]:
         text += f"; not ranked, for want of their samples: {joined(lost)}"
     return f"{text}.{_other_words(ranking)}{absent}{_caveats(ranking)}"
@@ -221,7 +230,7 @@ def _more_rounds(tied: Sequence[CellSummary]) -> str:
     if unknown:
         own = min(cell.rounds_count for cell in (best, *unknown))
         fewest = min(common[cell.backend] for cell in unknown)
-        names = f"of {joined([cell.backend for cell in unknown])}, " if needs else ""
+        names = f"of {some([cell.backend for cell in unknown])}, " if needs else ""
         text += f"; {names}{too_few_words(fewest, best.backend if own >= MIN_CLAIM_ROUNDS else '')}"
     return text
 
@@ -240,12 +249,12 @@ def _needs_words(needs: Mapping[str, int | None], best: str) -> str:
         return f"about {plural(max(soon.values()), 'more round', 'more rounds')} would decide"
     late = {name: need for name, need in known.items() if name not in soon}
     parts = [
-        f"about {plural(max(group.values()), 'more round', 'more rounds')} would tell {joined(list(group))}"
+        f"about {plural(max(group.values()), 'more round', 'more rounds')} would tell {some(list(group))}"
         for group in (soon, late)
         if group
     ]
     if never := [name for name, need in needs.items() if need is None]:
-        parts.append(f"100 more rounds would not tell {joined(never)}")
+        parts.append(f"100 more rounds would not tell {some(never)}")
     first, *rest = parts
     return joined([f"{first} from {best}", *rest])
 
@@ -260,7 +269,7 @@ def _following_words(metric: Metric, ranked: Sequence[CellSummary]) -> str:
     first = next_words(best.backend, tied, following.ratio.estimate)
     ratio = ratio_words(following.ratio, following.compared_rounds_count)
     slow = "slow" if metric == "throughput" else "long"
-    tie = f", not told apart from {joined(same)}" if same else ""
+    tie = f", not told apart from {some(same)}" if same else ""
     return f"; {first} {following.backend}, {ratio} times as {slow}{tie}"
 
 
@@ -350,7 +359,7 @@ def _leaders_words(ranking: SettingSummary, metric: Metric, praise: str, ranks: 
     if len(measured) < 2:
         return ""
     short = [name for name in ranks if name not in measured]
-    unranked = f"; not ranked, for want of rounds: {joined(short)}" if short else ""
+    unranked = f"; not ranked, for want of rounds: {some(short)}" if short else ""
     tied = _tied_ratios(ranking, metric, ranks)
     if contrary := [name for name, ratio in tied.items() if compare(ratio) == "faster"]:
         best = _best_by(ranking, metric)
@@ -358,13 +367,13 @@ def _leaders_words(ranking: SettingSummary, metric: Metric, praise: str, ranks: 
     few = [name for name in first if name not in tied]
     if few == first:  # the best, too, has too few
         return f" {what.capitalize()}: too few rounds to tell{unranked}."
-    unknown = f"; of {joined(few)}, too few rounds in common with {_best_by(ranking, metric)} to tell" if few else ""
+    unknown = f"; of {some(few)}, too few rounds in common with {_best_by(ranking, metric)} to tell" if few else ""
     known = [name for name in first if name in tied]
     if few and known == [_best_by(ranking, metric)] and len(first) == len(measured):
         return f" No verdict on {what}{unknown}{unranked}."
     if len(first) == len(measured):
         return f" No clear difference in {what}{doubtful}{unknown}{unranked}."
-    return f" {praise} {what}: {joined(known)}{doubtful}{unknown}{unranked}."
+    return f" {praise} {what}: {some(known)}{doubtful}{unknown}{unranked}."
 
 
 def _caveats(ranking: SettingSummary) -> str:
@@ -399,9 +408,9 @@ def share_words(shares: Mapping[str, tuple[int, int]]) -> str:
         backends.setdefault(share, []).append(backend)
     if len(backends) > _MOST_SHARES:
         count, of_count = (sum(numbers) for numbers in zip(*shares.values(), strict=True))
-        return f"{count} of {of_count} trials of {joined([*shares])}"
+        return f"{count} of {of_count} trials of {some([*shares])}"
     each = (
-        f"{count} of {of_count}{' trials' * (not place)}{' each' * (len(names) > 1)} of {joined(names)}"
+        f"{count} of {of_count}{' trials' * (not place)}{' each' * (len(names) > 1)} of {some(names)}"
         for place, ((count, of_count), names) in enumerate(backends.items())
     )
     return ", ".join(each)

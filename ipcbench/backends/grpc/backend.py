@@ -20,16 +20,18 @@ or, where a forked child holds that, at the endpoint's lock.
 gRPC bears no fork: a child of a process that has used it opens no endpoint (`TransportError`).
 
 The writer notes in the channel's directory where it listens, over TCP at a free port, with a secret. Each side proves
-to the other that it knows the secret, so neither takes a stranger for its peer. Nothing is encrypted.
+to the other that it knows the secret, so neither takes a stranger for its peer. Nothing is encrypted, also not between
+hosts, where `grpc-tcp` listens on the interface that has the host's address.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
-from ipcbench.backend import Address, unavailable
+from ipcbench.backend import Address, Capabilities, unavailable
 from ipcbench.backends.grpc.endpoints import GrpcReader, GrpcWriter
 from ipcbench.backends.grpc.loop import absence
 from ipcbench.patterns import with_patterns
@@ -59,13 +61,15 @@ class Grpc(FolderBackend):
 
 
 class GrpcTcp(Grpc):
-    """gRPC over the loopback interface."""
+    """gRPC over the loopback interface, or between hosts."""
 
     name: ClassVar[str] = "grpc-tcp"
-    summary: ClassVar[str] = "gRPC (grpc.aio), a bidirectional stream per reader over loopback TCP, bytes as they are"
+    summary: ClassVar[str] = "gRPC (grpc.aio), a bidirectional stream per reader over TCP, bytes as they are"
+    capabilities: ClassVar[Capabilities] = replace(Grpc.capabilities, remote=True)
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         """Do nothing: the name of a file may be longer."""
 
     def means(self, address: Address) -> tuple[tuple[str, ...]]:
-        return (("127.0.0.1:0", "[::1]:0"),)
+        host = address.channel.host
+        return ((f"[{host}]:0" if ":" in host else f"{host}:0",) if host else ("127.0.0.1:0", "[::1]:0"),)

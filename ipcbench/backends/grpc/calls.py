@@ -150,6 +150,7 @@ class Client:
                     await self._take(call.read, told, place.proof(f"from {self._role}"))
                 if not told and await call.code() is grpc.StatusCode.UNAVAILABLE:
                     return
+                await asyncio.to_thread(self._liveness.note_at_end, "writer")
                 self._liveness.check_unused()
                 raise PeerLost(f"the writer of channel {self._name!r} died without closing: {await call.details()}")
             finally:

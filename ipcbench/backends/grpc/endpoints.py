@@ -177,7 +177,7 @@ class GrpcWriter(GrpcEndpoint, Writer):
             PeerLost: it did not close.
         """
         loop.soon(self._readers.pop(role).leave)
-        if self._liveness.note_of(role) is None:
+        if self._liveness.note_at_end(role) is None:
             self._fail(self._lost(role))
 
     def _refuse(self, failure: TransportError) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.loop import LoopThread
+from ipcbench.sync.peers import far_count
 
 _QUIET = {"GRPC_VERBOSITY": "NONE", "GRPC_ENABLE_FORK_SUPPORT": "0"}
 """Read by gRPC as it is imported: what goes wrong is raised, not printed; and a fork does nothing to its parent."""
@@ -40,6 +41,7 @@ loop = LoopThread("gRPC", bears_fork=False)
 
 def credit(channel: ChannelSpec) -> tuple[int, int]:
     """Return how many messages the slowest reader may be behind, and after how many it sends a receipt."""
-    count = min(channel.depth, max(_LEAST_COUNT, _CREDIT_BYTES // max(1, channel.max_message_bytes)))
+    depth = far_count(channel) if channel.host else channel.depth
+    count = min(depth, max(_LEAST_COUNT, _CREDIT_BYTES // max(1, channel.max_message_bytes)))
     batch = max(1, count // 2)
     return count + batch - 1, batch

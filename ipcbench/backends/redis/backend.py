@@ -20,17 +20,20 @@ script replaces it.
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
+import socket
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 from ipcbench.backend import Address, Capabilities, Reader, unavailable
 from ipcbench.backends.redis.endpoints import Keys, RedisReader, RedisWriter
 from ipcbench.backends.redis.wire import URL_FILE, URL_VARIABLE, Wire, absence, command, url_of
-from ipcbench.errors import BackendUnavailable, TransportError
+from ipcbench.errors import BackendUnavailable, TransportError, Unsupported
 from ipcbench.sync.directory import require_socket_path, write_private
 from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import whole
@@ -38,6 +41,7 @@ from ipcbench.sync.service import SERVICE_SUFFIX, end_services, kill_group, star
 
 _SERVICE = "redis"
 _SERVERS = "valkey-server", "redis-server"
+_OF_THIS_HOST = {"localhost", "127.0.0.1", "::1"}
 _HAS_BLMPOP = "COMMAND", "INFO", "BLMPOP"
 
 
@@ -54,12 +58,33 @@ def _is_ready(channel: str, url: str) -> bool:
     return False
 
 
-def _server(path: Path) -> list[str]:
-    """Return the command that starts a server which listens there only, keeps nothing on disk and logs to stdout."""
+def _place(path: Path, host: str) -> tuple[str, list[str]]:
+    """Return the URL of a server that is to be started, and the arguments by which it listens there only: at a Unix
+    socket, or between hosts at a free port of this one. The password is in a file, since all users can read arguments.
+    """
+    if not host:
+        require_socket_path(path)
+        url = path.as_uri().replace("file", "unix", 1)
+        return url, ["--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
+    family, *_ = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.create_server((host, 0), family=family) as free:
+        port, password = str(free.getsockname()[1]), secrets.token_hex(16)
+    write_private(path, f"requirepass {password}\n")
+    shown = f"[{host}]" if ":" in host else host
+    return f"redis://:{password}@{shown}:{port}", [str(path), "--bind", host, "--port", port]
+
+
+def _server(path: Path, place: list[str]) -> list[str]:
+    """Return the command that starts a server which keeps nothing on disk and logs to stdout."""
     program = next(filter(None, map(shutil.which, _SERVERS)), _SERVERS[-1])
-    options = {"port": "0", "unixsocket": str(path), "unixsocketperm": "700", "save": "", "appendonly": "no"}
-    options |= {"daemonize": "no", "logfile": "", "dir": str(path.parent), "databases": "1"}
-    return [program, *(word for name, value in options.items() for word in (f"--{name}", value))]
+    options = {"save": "", "appendonly": "no", "daemonize": "no", "logfile": "", "dir": str(path.parent)}
+    return [
+        program,
+        *place,
+        "--databases",
+        "1",
+        *(word for each in options.items() for word in (f"--{each[0]}", each[1])),
+    ]
 
 
 class Redis(FolderBackend):
@@ -68,7 +93,7 @@ class Redis(FolderBackend):
     name: ClassVar[str] = "redis"
     summary: ClassVar[str] = "Redis or Valkey: a list for each reader, in a server of the channel's own"
     capabilities: ClassVar[Capabilities] = replace(
-        FolderBackend.capabilities, max_message_bytes=2**29, holds_one_of_max=True
+        FolderBackend.capabilities, max_message_bytes=2**29, holds_one_of_max=True, remote=True
     )
     writer, reader = RedisWriter, RedisReader
 
@@ -89,10 +114,11 @@ class Redis(FolderBackend):
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         path, url = folder / _SERVICE, os.environ.get(URL_VARIABLE)
         if not url:
-            require_socket_path(path)
-            url = path.as_uri().replace("file", "unix", 1)
+            url, place = _place(path, address.channel.host)
             is_ready = partial(_is_ready, folder.name, url)
-            undo.callback(kill_group, start_service(folder, _SERVICE, _server(path), is_ready))
+            undo.callback(kill_group, start_service(folder, _SERVICE, _server(path, place), is_ready))
+        elif address.channel.host and (urlsplit(url).hostname or "localhost") in _OF_THIS_HOST:
+            raise Unsupported(f"other hosts cannot reach the server at {URL_VARIABLE}; name it by an address of theirs")
         write_private(folder / URL_FILE, url)
 
     @whole

@@ -13,7 +13,7 @@ from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.directory import as_transport_errors, channel_token
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.locks import reader_roles
-from ipcbench.sync.peers import PeerEndpoint
+from ipcbench.sync.peers import PeerEndpoint, far_count
 from ipcbench.util.clock import deadline_ns, now_ns
 
 GONE = 10**15
@@ -193,7 +193,8 @@ class RedisWriter(RedisEndpoint, Writer):
         channel, keys = self._channel, self._keys
         self._is_stream = channel.delivery == "every_message"
         self._limit_bytes = channel.max_message_bytes
-        self._window = channel.depth + bulk_of(channel) - 1 if self._is_stream else GONE
+        depth = far_count(channel) if channel.host else channel.depth
+        self._window = depth + bulk_of(channel) - 1 if self._is_stream else GONE
         self._look_after = min(_MOST_UNTAKEN, -(-channel.depth // 2))
         self._written, self._room_until, self._look_at = 0, self._window, self._look_after
         self._is_token_out = False
