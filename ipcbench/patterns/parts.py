@@ -74,7 +74,7 @@ def parts_of(channel: ChannelSpec) -> Iterator[ChannelSpec]:
     """
     if len(channel.name) > LONGEST_NAME:
         raise ConfigError("channel name", channel.name, f"1 to {LONGEST_NAME} characters for a {channel.pattern}")
-    plain = replace(channel, pattern="broadcast", readers=1, writers=1, processes=())
+    plain = replace(channel, pattern="broadcast", readers=1, writers=1, processes=(), near=())
     if channel.pattern == "fan_in":
         for index in range(channel.writers):
             yield replace(plain, name=f"{channel.name}-w{index}")

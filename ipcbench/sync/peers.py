@@ -18,8 +18,10 @@ _FAR_CREDIT_BYTES, _FAR_COUNT = 2**23, 512
 
 def far_count(channel: ChannelSpec) -> int:
     """Return how many messages may be under way in a channel between hosts, at least its depth: as many as 1 Gbit/s
-    sends in twice a round trip of 33 ms.
+    sends in twice a round trip of 33 ms; of values, no more than its depth, or readers would be behind.
     """
+    if channel.delivery == "latest_value":
+        return channel.depth
     return max(channel.depth, min(_FAR_COUNT, _FAR_CREDIT_BYTES // max(1, channel.max_message_bytes)))
 
 

@@ -12,6 +12,7 @@ import pytest
 from ipcbench.analysis.summary.summary import summarise
 from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
 from ipcbench.hosts.simulated.links import Link
+from ipcbench.registry import status
 from ipcbench.testing.agents.client import until
 from tests.hosts.coordinators import Coordinator
 
@@ -43,6 +44,35 @@ def test_cells_are_those_of_one_host_and_the_record_names_no_host(tmp_path) -> N
     ).stdout
     assert "hosts: the endpoints ran on 2 hosts (spread)" in shown
     assert "HOSTS" in json.loads((tmp_path / "run" / "run.json").read_text())["command"]
+
+
+@pytest.mark.parametrize("backend", ["grpc-tcp", "redis", "hybrid"])
+def test_a_reader_on_the_writers_host_and_one_on_another_get_the_same(backend, tmp_path) -> None:
+    if not (available := status(backend)).available:
+        pytest.skip(available.reason)
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        run, said = coordinator.run("--backends", backend, "--readers", "2")
+        assert not any(coordinator.left_on(host) for host in cluster.names)
+    assert {trial.spec.mode for trial in run.trials} == {"paced", "pingpong", "saturate"}
+    assert [trial.reason for trial in run.trials if trial.status != "ok"] == [], said
+
+
+def test_a_killed_server_of_a_channel_between_hosts_fails_its_trial(tmp_path) -> None:
+    if not (available := status("redis")).available:
+        pytest.skip(available.reason)
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        process = coordinator.start("--backends", "redis", "--rounds", "2", "--window", "1s")
+        assert until(lambda: len(coordinator.trials()) > 0, _SOON_S)
+        assert "requirepass" not in coordinator.on("a", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+        coordinator.kill("a", 9, "redis-server")
+        _, said = process.communicate(timeout=200)
+        failed = [trial["reason"] for trial in coordinator.trials() if trial["status"] != "ok"]
+        assert process.returncode == 0, said
+        assert any("server of channel" in reason for reason in failed), failed
+        assert coordinator.trials()[-1]["status"] == "ok"
+        assert not any(coordinator.left_on(host) for host in cluster.names)
 
 
 @pytest.mark.parametrize(
