@@ -82,6 +82,14 @@ def test_what_others_gain_over_the_base_is_said(tmp_path: Path) -> None:
         assert "compared with old" not in " ".join(lines_of(run))
 
 
+def test_of_many_backends_a_sentence_names_the_first(tmp_path: Path) -> None:
+    """With 25 of them, the answer took ten lines."""
+    names = ["shm", "lmdb", "pipe", "tcp", "zmq", "zmq-tcp", "redis", "nng", "iox2", "zenoh"]
+    said = " ".join(" ".join(lines_of(make_run(tmp_path / "run", {(name, 10): Cell() for name in names}))).split())
+    assert re.search(r"a tie between (\S+, ){4}\S+ and 5 more, no clear difference", said), said
+    assert all(re.search(rf" {name} +[\d.]", said) for name in names), "the table has them all"
+
+
 def test_what_was_left_out_and_what_failed_is_said(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", {("shm", 10): Cell(), ("zmq", 10): Cell(factors=(0.0, 1.0, 1.0))})
     assert any(line.startswith("failed: 2 trials of zmq: ") for line in lines_of(run))
