@@ -14,6 +14,8 @@ from ipcbench.harness.placement import allowed_cores
 from ipcbench.harness.prepare import usable_backends
 from ipcbench.machine.describe import describe_machine, describe_versions
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import as_transport_errors
+from ipcbench.util.files import require_space, temporary_folder
 
 
 def describe_host(question: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +27,10 @@ def describe_host(question: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ConfigError: other hosts cannot reach this one by that address.
+        TransportError: there is no room for channels.
     """
+    with as_transport_errors("there can be no channels"):
+        require_space(temporary_folder())
     address = own_address(question["name"], question["address"])
     channel = ChannelSpec.from_dict({**question["channel"], "host": address})
     try:

@@ -166,6 +166,17 @@ def test_what_there_is_only_on_one_host_is_refused(options, tmp_path) -> None:
     assert "--hosts" in done.stderr
 
 
+def test_a_host_without_room_is_said_before_the_first_trial(tmp_path) -> None:
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        coordinator.on("b", "mount -o remount,size=1m /tmp; head -c 2m /dev/zero >/tmp/full")
+        process = coordinator.start("--backends", "tcp")
+        _, said = process.communicate(timeout=100)
+    assert (process.returncode, len(said.strip().splitlines()), coordinator.trials()) == (2, 1, []), said
+    assert "host b" in said
+    assert "No space left on device" in said
+
+
 def test_what_a_host_says_before_its_agent_is_passed_over(tmp_path, monkeypatch) -> None:
     """A login message was taken for the size of a frame, which was awaited for ever."""
     with simulated_hosts(1) as cluster:
