@@ -81,6 +81,7 @@ def get_backend(name: str) -> type[Backend]:
 
     Raises:
         UnknownBackend: the name is not registered; the text lists those that are.
+        BackendUnavailable: its module, or a library that this imports, is broken.
         ConfigError: `module:Class` is not a Backend.
     """
     if not isinstance(name, str):
@@ -90,7 +91,11 @@ def get_backend(name: str) -> type[Backend]:
     target = _BUILT_IN.get(name) or _targets().get(name)
     if target is None:
         raise UnknownBackend(name, names())
-    return _load(name, target)
+    try:
+        return _load(name, target)
+    except ConfigError as error:
+        text = f"its module cannot be loaded: {error}"
+        raise BackendUnavailable(name, text, "reinstall the package it comes from") from error
 
 
 def status(name: str) -> BackendStatus:

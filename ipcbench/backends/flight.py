@@ -19,6 +19,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from ipcbench.backend import Address, unavailable
 from ipcbench.errors import TransportTimeout
@@ -65,7 +66,8 @@ _FOLDER = "pyarrow/"
 
 
 def _location(address: Address) -> str:
-    return f"grpc+unix://{channel_file(address, 'flight')}"
+    # quoted twice: Flight undoes it, and so does its gRPC
+    return f"grpc+unix://{quote(quote(str(channel_file(address, 'flight'))))}"
 
 
 class _Bell:
@@ -385,4 +387,4 @@ class Flight(CarriedBackend):
             raise unavailable(cls.name, absence, "pyarrow", "pip install 'ipcbench[flight]'") from absence
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
-        require_socket_path(str(channel_file(address, "flight")))
+        require_socket_path(channel_file(address, "flight"), without=",")

@@ -8,6 +8,7 @@ both, and the library is asked for a sample only where there is one.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
@@ -40,6 +41,8 @@ _CONNECTED = 3
 """Word of a reader: 1 as soon as it keeps what the publisher has sent, though that one goes."""
 _LEAVES = 4
 """Word of a reader: 1 from when the publisher may send without it; it still holds samples, so it still counts."""
+_SPARE_BYTES = 2**20
+"""More than iceoryx2 takes beside messages."""
 _LOANED = 2
 """At most: the one that is filled, and one of a call that was interrupted."""
 _ONCE: tuple[tuple[()]] = ((),)
@@ -58,6 +61,17 @@ def _prefix(address: Address) -> str:
     return f"{address.channel.name}-{channel_token(address)}-"
 
 
+def _require_memory(channel: ChannelSpec) -> None:
+    """Refuse segments that do not fit: iceoryx2 reserves nothing, and the system kills who touches what is absent."""
+    count = held_messages(channel) + channel.readers + _LOANED
+    needed_bytes, free_bytes = _SPARE_BYTES + count * channel.max_message_bytes, shutil.disk_usage(_SEGMENTS).free
+    if free_bytes < needed_bytes:
+        raise TransportError(
+            f"up to {count} messages of iceoryx2 take {needed_bytes / 1e6:.1f} MB of {_SEGMENTS}, and "
+            f"{free_bytes / 1e6:.1f} MB are free; use smaller messages, or enlarge it (`docker run --shm-size`)"
+        )
+
+
 def _remove_segments(prefix: str) -> None:
     for path in _SEGMENTS.glob(f"{prefix}*"):
         path.unlink(missing_ok=True)
@@ -67,12 +81,16 @@ def _node(address: Address) -> Any:
     """Return a node that leaves what dead ones have left: readers may still read it, and `destroy` removes it."""
     import iceoryx2 as iox
 
-    require_space(channel_directory(address))  # iceoryx2 would only say that it makes no node
+    folder = channel_directory(address)
+    require_space(folder)  # iceoryx2 would only say that it makes no node
     iox.set_log_level(iox.LogLevel.Fatal)
     config = iox.config.default()
     parts = config.global_cfg
-    parts.prefix = iox.FileName.new(_prefix(address))
-    parts.root_path = iox.Path.new(f"{channel_directory(address)}/")
+    try:
+        parts.prefix = iox.FileName.new(_prefix(address))
+        parts.root_path = iox.Path.new(f"{folder}/")
+    except iox.SemanticStringError as error:
+        raise OSError(f"iceoryx2 takes no such path as {folder}; set TMPDIR to another folder") from error
     parts.node.cleanup_dead_nodes_on_creation = parts.node.cleanup_dead_nodes_on_destruction = False
     parts.service.cleanup_dead_nodes_on_open = False
     builder = iox.NodeBuilder.new().config(config).signal_handling_mode(iox.SignalHandlingMode.Disabled)
@@ -344,11 +362,15 @@ class Iox2(CarriedBackend):
             import iceoryx2  # noqa: F401 - here and not above: it starts a thread (law C18)
         except ModuleNotFoundError as error:
             raise unavailable(cls.name, error, "iceoryx2", "pip install 'ipcbench[iox2]'") from error
+        except Exception as error:  # a broken installation must not hide the other backends
+            text = f"iceoryx2 cannot be imported: {type(error).__name__}: {error}"
+            raise BackendUnavailable(cls.name, text, "install it anew") from error
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         prefix = _prefix(address)
         if len(os.fsencode(folder)) + 1 + len(prefix) > _LONGEST_PLACE_BYTES:
             raise TransportError(f"{folder} is too long a path for iceoryx2; set TMPDIR to a shorter folder")
+        _require_memory(address.channel)
         undo.callback(_remove_segments, prefix)
         require_descriptors(_Endpoint.descriptors[0])
         _node(address)

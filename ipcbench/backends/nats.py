@@ -290,7 +290,10 @@ def _start(folder: Path, channel: ChannelSpec, undo: ExitStack) -> str:
     token, path = secrets.token_hex(16), folder / f"{_SERVICE}.conf"
     most = max(_LARGEST_BYTES, 2 * (channel.depth + 1) * (channel.max_message_bytes + _SPARE_BYTES))
     write_private(
-        path, _CONFIGURATION.format(folder=json.dumps(str(folder)), token=token, largest=_LARGEST_BYTES, most=most)
+        path,
+        _CONFIGURATION.format(
+            folder=json.dumps(str(folder), ensure_ascii=False), token=token, largest=_LARGEST_BYTES, most=most
+        ),
     )
     places: list[str] = []
 

@@ -129,19 +129,10 @@ def _swap_used_bytes() -> int | None:
 
 def _missing_backends() -> dict[str, tuple[str, str]]:
     """Return name → (reason, how to get it) of the backends that cannot run here."""
-    from ipcbench.errors import ConfigError
     from ipcbench.registry import names, status
 
-    missing = {}
-    for name in names():
-        try:
-            state = status(name)
-        except (ImportError, ConfigError) as error:  # a broken third-party backend must not hide the others
-            missing[name] = (f"its module cannot be loaded: {error}", "reinstall the package it comes from")
-            continue
-        if not state.available:
-            missing[name] = (state.reason, state.hint)
-    return missing
+    states = [status(name) for name in names()]
+    return {state.name: (state.reason, state.hint) for state in states if not state.available}
 
 
 def _machine_lines(facts: Mapping[str, Any], versions: Mapping[str, str]) -> Iterator[str]:

@@ -32,13 +32,14 @@ class _Row:
 
 
 def _row(name: str) -> _Row:
-    from ipcbench.errors import ConfigError
+    from ipcbench.errors import BackendUnavailable
     from ipcbench.registry import get_backend, status
 
+    state = status(name)
     try:
-        backend, state = get_backend(name), status(name)
-    except (ImportError, ConfigError) as error:  # a broken third-party backend must not hide the others
-        return _Row(name, False, f"its module cannot be loaded: {error}", "reinstall the package it comes from", "", {})
+        backend = get_backend(name)
+    except BackendUnavailable as error:
+        return _Row(name, False, error.reason, error.hint, "", {})
     return _Row(name, state.available, state.reason, state.hint, backend.summary, backend.capabilities.as_dict())
 
 

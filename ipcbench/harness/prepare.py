@@ -196,8 +196,8 @@ def usable_backends(names: Iterable[str], channel: ChannelSpec) -> tuple[dict[st
     usable: dict[str, type[Backend]] = {}
     skipped: dict[str, str] = {}
     for name in names:
-        backend = get_backend(name)
         try:
+            backend = get_backend(name)
             backend().require(channel)  # first: to install something for a backend that cannot would be in vain
             backend.probe()
             if backend.capabilities.launcher == "mpiexec":

@@ -236,8 +236,14 @@ def write_private(path: Path, text: str | bytes) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def require_socket_path(path: str | Path) -> None:
-    """Raise TransportError if a path is too long for a Unix socket on some system."""
+def require_socket_path(path: str | Path, without: str = "") -> None:
+    """Raise TransportError if a path is too long for a Unix socket on some system, or has a sign that a library does
+    not take.
+    """
+    if without and without in str(path):
+        raise TransportError(
+            f"{path} has a {without!r}, which the library takes for more; set TMPDIR to another folder"
+        )
     if len(os.fsencode(path)) > _LONGEST_SOCKET_PATH_BYTES:
         raise TransportError(f"{path} is too long for a socket path; set TMPDIR to a shorter folder")
 

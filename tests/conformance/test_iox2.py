@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from ctypes import c_uint8
 from pathlib import Path
 
@@ -51,6 +53,21 @@ def test_a_full_subscriber_loses_samples_in_silence(channel_name: str, tmp_path:
     finally:
         for path in SHARED_MEMORY.glob(f"{channel_name}*"):
             path.unlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="it takes root to mount a small /dev/shm")
+def test_without_room_for_its_messages_a_channel_is_refused() -> None:
+    """The system killed the process, which touched memory that was not there."""
+    program = (
+        "import ipcbench; from ipcbench.spec import ChannelSpec; from ipcbench.errors import TransportError\n"
+        "try: ipcbench.get_backend('iox2')().create(ChannelSpec('ipcb-iox2-full'))\n"
+        "except TransportError as error: print(error)"
+    )
+    mounted = f'mount -t tmpfs -o size=200k none /dev/shm && exec "{sys.executable}" -c "{program}"'
+    done = subprocess.run(["unshare", "-m", "sh", "-c", mounted], capture_output=True, text=True, check=False)
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(done.stderr)
+    assert (done.returncode, "MB of /dev/shm" in done.stdout) == (0, True), (done.returncode, done.stdout, done.stderr)
 
 
 def test_only_the_owner_can_open_what_a_channel_has(channel_name: str) -> None:

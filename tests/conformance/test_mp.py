@@ -109,6 +109,19 @@ def test_when_the_manager_is_killed_everybody_loses_it(pools: Pools, is_full: bo
     assert traces(channel.address.channel.name) == []
 
 
+def test_a_stopped_manager_is_ended_by_destroy(pools: Pools) -> None:
+    """It was asked to end, and the answer waited for, for ever."""
+    fixture = Fixture(get_backend("mp-manager"), pools, Scope((1,)))
+    with fixture.channel(readers=1) as channel:
+        agents = {endpoint.agent.pid for endpoint in channel.endpoints}  # type: ignore[attr-defined]
+        (manager,) = (child for child in parent_of(channel).children() if child.pid not in agents)
+        manager.suspend()
+        get_backend("mp-manager")().destroy(channel.address)
+        with suppress(psutil.NoSuchProcess):
+            assert manager.status() == psutil.STATUS_ZOMBIE
+    assert traces(channel.address.channel.name) == []
+
+
 @pytest.mark.parametrize("name", ["mp-queue", "mp-manager", "mp-pipe"])
 def test_what_killed_processes_leave_can_be_removed_by_any_other(pools: Pools, name: str) -> None:
     fixture = Fixture(get_backend(name), pools, Scope((1,)))

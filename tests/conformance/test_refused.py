@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from ipcbench import get_backend
 from ipcbench.backend import Address
 from ipcbench.errors import EndOfStream, TransportError
+from ipcbench.registry import status
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync import directory
 from ipcbench.sync.directory import channel_directory
@@ -226,3 +228,42 @@ with no_fork():
 def test_a_fork_that_a_handler_interrupts_lets_go_in_the_child_all_the_same() -> None:
     done = subprocess.run([sys.executable, "-c", _FORKS], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+_TALKS = """
+import os, sys
+from ipcbench import get_backend
+from ipcbench.errors import TransportError
+from ipcbench.spec import ChannelSpec
+
+backend = get_backend(sys.argv[1])()
+try:
+    address = backend.create(ChannelSpec(f"ipcb-folder-{os.getpid()}", max_message_bytes=100))
+except TransportError as error:
+    sys.exit(f"refused: {error}")
+with backend.open_reader(address, 0) as reader, backend.open_writer(address) as writer:
+    writer.write(b"x", 30.0)
+    assert bytes(reader.read(30.0)) == b"x"
+backend.destroy(address)
+"""
+_ODD = {"space ü": {"iox2"}, 'a"b': {"iox2"}, "a%41b": set(), "a,b": {"grpc", "flight"}}
+"""What a folder for temporary files is called → who refuses it."""
+
+
+@pytest.mark.parametrize("folder", _ODD)
+@pytest.mark.parametrize(
+    "name", ["flight", "grpc", "iox2", "lmdb", "nats", "nng", "pipe", "redis", "shm", "tcp", "zenoh", "zmq"]
+)
+def test_a_folder_of_any_name_is_used_or_refused_by_name(name: str, folder: str) -> None:
+    """Libraries took a space or a letter beyond ASCII for something else, and said so in their own words."""
+    if not (found := status(name)).available:
+        pytest.skip(found.reason)
+    with tempfile.TemporaryDirectory(suffix=folder) as path:  # a short one: sockets lie in it
+        variables = {**os.environ, "TMPDIR": path}
+        command = [sys.executable, "-c", _TALKS, name]
+        done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=120, check=False)
+        assert os.listdir(path) == []
+    if name in _ODD[folder]:
+        assert (done.returncode, "set TMPDIR" in done.stderr, path in done.stderr) == (1, True, True), done.stderr
+    else:
+        assert done.returncode == 0, done.stderr

@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import pytest
 
 from ipcbench import registry
 from ipcbench.backend import Backend
 from ipcbench.errors import BackendUnavailable, ConfigError, UnknownBackend
+from ipcbench.harness.prepare import usable_backends
+from ipcbench.spec import ChannelSpec
 
 MISSION = {
     "zmq",
@@ -89,6 +92,20 @@ def test_module_and_class() -> None:
 def test_a_target_that_is_no_backend(target: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         registry.get_backend(target)
+
+
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "SystemExit"])
+def test_a_broken_library_hides_no_other_backend(error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of all transports refused to begin, since the library of one was broken."""
+    (tmp_path / f"broken_by_{error.lower()}.py").write_text(f"raise {error}('libstdc++: no GLIBCXX')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    register(monkeypatch, ("broken", f"broken_by_{error.lower()}:Thing"))
+    status = registry.status("broken")
+    assert not status.available
+    assert "its module cannot be loaded: " in status.reason
+    assert "no GLIBCXX" in status.reason
+    usable, skipped = usable_backends(["broken", "shm"], ChannelSpec("ipcb-check"))
+    assert (list(usable), list(skipped)) == (["shm"], ["broken"])
 
 
 def register(monkeypatch: pytest.MonkeyPatch, *points: tuple[str, str]) -> None:

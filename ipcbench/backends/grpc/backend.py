@@ -30,6 +30,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
+from urllib.parse import quote
 
 from ipcbench.backend import Address, Capabilities, unavailable
 from ipcbench.backends.grpc.endpoints import GrpcReader, GrpcWriter
@@ -53,11 +54,11 @@ class Grpc(FolderBackend):
             raise unavailable(cls.name, absence, "grpc", "pip install 'ipcbench[grpc]'") from absence
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
-        require_socket_path(channel_file(address, "writer"))
+        require_socket_path(channel_file(address, "writer"), without=",")
 
     def means(self, address: Address) -> tuple[tuple[str, ...]]:
         """Return where the writer may listen, in gRPC's words."""
-        return ((f"unix:{channel_file(address, 'writer')}",),)
+        return ((f"unix:{quote(str(channel_file(address, 'writer')))}",),)
 
 
 class GrpcTcp(Grpc):

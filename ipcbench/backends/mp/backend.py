@@ -10,9 +10,6 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack, suppress
 from dataclasses import replace
-from multiprocessing import AuthenticationError
-from multiprocessing.connection import Client
-from multiprocessing.managers import dispatch  # type: ignore[attr-defined]
 from pathlib import Path
 from typing import ClassVar
 
@@ -23,7 +20,6 @@ from ipcbench.backends.mp.pipe import PipeReader, PipeWriter
 from ipcbench.backends.mp.queue import QueueReader, QueueWriter
 from ipcbench.errors import BackendUnavailable, TransportError
 from ipcbench.sync.carried import CarriedBackend, CarriedReader, CarriedWriter
-from ipcbench.sync.directory import channel_file
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.parent import has_parent, in_parent
 
@@ -86,10 +82,5 @@ class MpManager(MpQueue):
     writer, reader = ManagerWriter, ManagerReader
 
     def _clean(self, address: Address) -> None:
-        """End the manager, from whatever process."""
-        place = channel_file(address, kept.SOCKET)
-        with (
-            suppress(OSError, EOFError, AuthenticationError),
-            Client(str(place), authkey=channel_file(address, kept.KEY).read_bytes()) as client,
-        ):
-            dispatch(client, None, "shutdown")
+        """End the manager, from whatever process, also one that is stopped."""
+        kept.kill_manager(address)

@@ -117,8 +117,8 @@ class Wire:
     def _require_whole(self) -> None:
         if self.is_cut:
             raise TransportError(
-                f"a call of channel {self._channel!r} was interrupted, maybe in the middle of a message: close the "
-                "endpoint, destroy the channel and make another"
+                f"a call of channel {self._channel!r} has not come to its end, maybe in the middle of a message: close "
+                "the endpoint, destroy the channel and make another"
             )
 
     def receive(self, until_ns: int | None) -> bool:
