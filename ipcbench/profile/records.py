@@ -24,6 +24,7 @@ NO_FAILURE: Final = "a function that does not fail"
 """What a figure needs of which the user's own function has failed."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 Phase: TypeAlias = Literal["prefill", "decode"]
 Detail: TypeAlias = Literal["block", "module", "op"]
 Source: TypeAlias = Literal["plain", "spans", "operators"]
@@ -68,7 +69,7 @@ class Setting:
 class Step(msgspec.Struct, frozen=True, array_like=True):
     """One forward pass of one rank."""
 
-    rank: int
+    rank: Rank
     number: int
     """Counted over the run; the same step has the same number at every rank."""
     phase: Phase
@@ -87,7 +88,7 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """One call of a module, within a step of source `spans`."""
 
-    rank: int
+    rank: Rank
     step: int
     path: str
     """Dotted name of the module: `layers.3.self_attn`; empty for the whole model."""
@@ -103,7 +104,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 class Operator(msgspec.Struct, frozen=True, array_like=True):
     """What an operator bucket took within one block, over all steps of source `operators` of a phase."""
 
-    rank: int
+    rank: Rank
     phase: Phase
     path: str
     """Of the innermost span around it of a kind other than `module`."""
@@ -126,7 +127,7 @@ class Operator(msgspec.Struct, frozen=True, array_like=True):
 class Call(msgspec.Struct, frozen=True, array_like=True):
     """One communication call of one rank, measured (source `spans` or `plain`) or planned (all times None)."""
 
-    rank: int
+    rank: Rank
     step: int
     sequence: int
     """In the rank's program order within the step, from 0."""
@@ -160,7 +161,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 class Memory(msgspec.Struct, frozen=True):
     """Memory of one rank."""
 
-    rank: int
+    rank: Rank
     parameters_bytes: int
     kv_cache_bytes: int | None
     activations_bytes: int | None

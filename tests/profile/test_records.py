@@ -67,6 +67,16 @@ def test_a_call_that_no_run_can_have_recorded_is_damage(tmp_path: Path, change: 
         read_profile(tmp_path)
 
 
+@pytest.mark.parametrize("part", ["steps", "spans", "calls"])
+def test_a_rank_below_0_is_damage(part: str, tmp_path: Path) -> None:
+    """A timeline of it was a traceback, or had the tracks of another rank."""
+    made = built()
+    rows = getattr(made, part)
+    write_profile(tmp_path, replace(made, **{part: (msgspec.structs.replace(rows[0], rank=-1), *rows[1:])}))
+    with pytest.raises(StoreError, match="no profile: "):
+        read_profile(tmp_path)
+
+
 def test_a_step_without_its_spans_is_damage(tmp_path: Path) -> None:
     made = built()
     write_profile(tmp_path, replace(made, spans=()))

@@ -54,7 +54,7 @@ def _size(elements: int, dtype: str, op: str) -> int:
     Raises:
         ValueError: the type is not known.
     """
-    bits = re.search(r"(\d+)(?:_|$)", dtype)
+    bits = re.fullmatch(r"[a-z]+(1|2|4|8|16|32|64|128)(_\w+)?", dtype)
     if not elements or _op(op) == "barrier":
         return 0
     if not bits and dtype != "bool":
@@ -62,16 +62,29 @@ def _size(elements: int, dtype: str, op: str) -> int:
     return elements * (max(8, int(bits[1])) // 8 if bits else 1)
 
 
+def _whole(value: Any) -> int:
+    """Return a whole number, which protobuf's JSON has as a text.
+
+    Raises:
+        TypeError: it is something else.
+    """
+    if isinstance(value, bool):
+        raise TypeError
+    return int(value) if isinstance(value, str) and re.fullmatch(r"-?\d{1,19}", value) else index(value)
+
+
 def _kineto(data: Any) -> Iterator[_Call]:
     """Yield the calls of a trace of torch.profiler: of `record_param_comms`, or else of the operators of c10d."""
     events = [each for each in data["traceEvents"] if each.get("ph") == "X"]
+    if not all(math.isfinite(float(each.get("ts", 0))) for each in events):
+        raise ValueError("the time of an event is no number")
     events.sort(key=lambda each: float(each.get("ts", 0)))
-    events = [each | {"base_ns": int(data.get("baseTimeNanoseconds", 0))} for each in events]
+    events = [each | {"base_ns": _whole(data.get("baseTimeNanoseconds", 0))} for each in events]
     recorded = [each for each in events if "Collective name" in each.get("args", {})]
     kernels = {"kernel", "gpu_memcpy"}  # repeat what their launch says
     about = data.get("distributedInfo", {})
     groups = {str(each.get("pg_name")): each.get("ranks", ()) for each in about.get("pg_config", ())}
-    world = int(about.get("world_size", 0))
+    world = _whole(about.get("world_size", 0))
     for each in [e for e in recorded if e.get("cat") not in kernels] or recorded:
         said = each["args"]
         dtype = _dtype(said.get("dtype", ""))
@@ -118,7 +131,9 @@ def _elements(shape: Any) -> int:
         return sum(map(_elements, shape))
     count = 1 if shape else 0
     for size in shape:
-        count *= int(size)
+        if (size := _whole(size)) < 0:
+            raise ValueError("a tensor has a negative size")
+        count *= size
     return count
 
 
@@ -155,14 +170,14 @@ def _param(data: Any) -> Iterator[_Call]:
     for each in named:
         dtype = _dtype(each.get("dtype", ""))
         elements = max(index(each.get("in_msg_size", 0)), index(each.get("out_msg_size", 0)))
-        every = range(int(each.get("world_size", 0)) if is_one and not members else 0)
+        every = range(_whole(each.get("world_size", 0)) if is_one and not members else 0)
         op = str(each["comms"])
         ranks = each.get("global_ranks") or members.get(str(each.get("pg_id")), every)
         start, took, marks = each.get("startTime_ns"), each.get("duration_ns"), each.get("markers") or [""]
         yield {
             "op": op, "ranks": _group(op, ranks), "bytes": _size(elements, dtype, op), "dtype": dtype,
             "path": str(marks[0]), "ends": (each.get("src_rank"), each.get("dst_rank")),
-            "step": int(each.get("step", 0)), "enter_ns": start, "exit_ns": _sum(start, took),
+            "step": _whole(each.get("step", 0)), "enter_ns": start, "exit_ns": _sum(start, took),
             "gap_ns": each.get("gap_ns"), "group": str(each.get("pg_id", "")),
         }  # fmt: skip
 
@@ -177,18 +192,18 @@ def _chakra(data: Any) -> Iterator[_Call]:
             for each in node.get("attr", ())
         }
         micros = node.get("startTimeMicros"), node.get("durationMicros")
-        start_ns, took_ns = (None if value is None else int(value) * 1000 for value in micros)
+        start_ns, took_ns = (None if value is None else _whole(value) * 1000 for value in micros)
         start_ns, took_ns = said.get("start_ns", start_ns), said.get("duration_ns", took_ns)
         if kind == _KINDS["COMP_NODE"]:
             gap_ns = (gap_ns or 0) + (took_ns or 0)
         elif kind in {5, 6, 7}:
-            number = int(said.get("comm_type", -1))
+            number = _whole(said.get("comm_type", -1))
             named = next((op for op, place in _OPS.items() if place == number), f"comm_type {number}")
             yield {
                 "op": {5: "send", 6: "recv"}.get(kind, named), "ends": (said.get("comm_src"), said.get("comm_dst")),
                 "ranks": json.loads(said.get("pg_ranks", "[]")),
-                "bytes": 0 if named == "barrier" else int(said["comm_size"]),
-                "dtype": said.get("dtype", ""), "path": said.get("path", ""), "step": int(said.get("step", 0)),
+                "bytes": 0 if named == "barrier" else _whole(said["comm_size"]),
+                "dtype": said.get("dtype", ""), "path": said.get("path", ""), "step": _whole(said.get("step", 0)),
                 "enter_ns": start_ns, "exit_ns": _sum(start_ns, took_ns), "gap_ns": gap_ns,
                 "group": str(said.get("pg_name", "")),
             }  # fmt: skip
@@ -282,7 +297,7 @@ def _rank_of(parsed: Any, file: Path, files_count: int) -> int:
     numbers = re.findall(r"rank\D?(\d+)", file.name) or re.findall(r"\d+", file.name)
     if stated is None and not numbers and files_count > 1:
         raise ValueError("neither it nor its name says a rank, as rank0.json does")
-    return int(stated if stated is not None else (numbers or [0])[-1])
+    return _whole(stated if stated is not None else (numbers or [0])[-1])
 
 
 def unfit(calls: Sequence[Call]) -> str:
@@ -346,13 +361,15 @@ def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Itera
         if op is None:
             unknown[name] += name.lower().replace("_", "") not in _NO_CALLS
             continue
-        ranks = tuple(sorted(map(int, each["ranks"])))
+        if not isinstance(each["ranks"], Sequence) or isinstance(each["ranks"], str):
+            raise TypeError
+        ranks = tuple(sorted(map(_whole, each["ranks"])))
         if op in {"send", "recv"}:
             peer = dst if op == "send" else src
             if peer is None:
                 raise ValueError(f"{name} does not say its peer")
             src, dst = (src, peer) if op == "send" else (peer, dst)
-            ranks = (rank if src is None else int(src), rank if dst is None else int(dst))
+            ranks = (rank if src is None else _whole(src), rank if dst is None else _whole(dst))
         step, start, end, gap = each.get("step", 0), each.get("enter_ns"), each.get("exit_ns"), each.get("gap_ns")
         if gap is None and start is not None and last_ns is not None:
             gap = max(0, start - last_ns)

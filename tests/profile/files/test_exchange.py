@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -339,6 +340,41 @@ def test_a_damaged_file_is_one_clear_line(tmp_path: Path, form: str, text: str) 
         read_calls([tmp_path / "0.json"], form)
     assert "\n" not in str(caught.value)
     assert "Error" not in str(caught.value)
+
+
+def chakra_node(**attributes: object) -> dict[str, Any]:
+    said = {"comm_type": 0, "comm_size": 4, "pg_ranks": "[0]"} | attributes
+    rows = [{"name": key, "stringVal" if key == "pg_ranks" else "int64Val": value} for key, value in said.items()]
+    return {"nodes": [{"id": 1, "name": "a", "type": 7, "attr": rows}]}
+
+
+@pytest.mark.parametrize(
+    ("form", "made"),
+    [
+        *(("chakra", chakra_node(comm_size=value)) for value in (1024.9, True, "1_0")),
+        ("chakra", chakra_node(comm_type=0.7)),
+        *(("chakra", chakra_node(pg_ranks=value)) for value in ('{"0": 5}', '"0"', "[0.0]")),
+        ("chakra", chakra_node(step=1.9)),
+        *(("param", [reduce(0, 1, global_ranks=value)]) for value in ("0", {"0": 0}, [0.9])),
+        *(("param", [reduce(0, 1, global_ranks=[0], dtype=value)]) for value in ("-1", "int0", "float999")),
+        ("param", [reduce(0, 1, global_ranks=[0], step=0.9)]),
+        ("kineto", kineto(0.9, comms("allreduce", 1.0, **{"Process Group Ranks": "[0]"}))),  # type: ignore[arg-type]
+        ("kineto", kineto(0, comms("allreduce", 1.0, **{"Process Group Ranks": "[0]"}), {"ph": "X", "ts": math.nan})),
+        *(("kineto", kineto(0, operator("c10d::allreduce_", [dims], ["float"]))) for dims in ([9.9], [-4, -4])),
+    ],
+    ids=str,
+)
+def test_a_number_of_another_kind_is_no_number(form: str, made: object, tmp_path: Path) -> None:
+    """Each was taken for a whole number, and bytes, ranks or the order of calls were false."""
+    (tmp_path / "0.json").write_text(json.dumps(made))
+    with pytest.raises(StoreError, match=rf"0\.json: no trace of {form}: "):
+        read_calls([tmp_path / "0.json"], form)
+
+
+def test_numbers_may_be_texts_as_protobuf_writes_them(tmp_path: Path) -> None:
+    (tmp_path / "0.json").write_text(json.dumps(chakra_node(comm_size="4", comm_type="0", step="3")))
+    (call,) = read_calls([tmp_path / "0.json"], "chakra").calls
+    assert (call.op, call.bytes, call.step) == ("all_reduce", 4, 3)
 
 
 def test_a_truncated_archive_is_one_clear_line(tmp_path: Path) -> None:
