@@ -289,12 +289,8 @@ def _start(folder: Path, channel: ChannelSpec, undo: ExitStack) -> str:
     """Start a server that listens on the loopback interface, and return its URL, which has its token."""
     token, path = secrets.token_hex(16), folder / f"{_SERVICE}.conf"
     most = max(_LARGEST_BYTES, 2 * (channel.depth + 1) * (channel.max_message_bytes + _SPARE_BYTES))
-    write_private(
-        path,
-        _CONFIGURATION.format(
-            folder=json.dumps(str(folder), ensure_ascii=False), token=token, largest=_LARGEST_BYTES, most=most
-        ),
-    )
+    quoted = json.dumps(str(folder), ensure_ascii=False)
+    write_private(path, _CONFIGURATION.format(folder=quoted, token=token, largest=_LARGEST_BYTES, most=most))
     places: list[str] = []
 
     def is_ready() -> bool:

@@ -78,13 +78,8 @@ def _server(path: Path, place: list[str]) -> list[str]:
     """Return the command that starts a server which keeps nothing on disk and logs to stdout."""
     program = next(filter(None, map(shutil.which, _SERVERS)), _SERVERS[-1])
     options = {"save": "", "appendonly": "no", "daemonize": "no", "logfile": "", "dir": str(path.parent)}
-    return [
-        program,
-        *place,
-        "--databases",
-        "1",
-        *(word for each in options.items() for word in (f"--{each[0]}", each[1])),
-    ]
+    options |= {"databases": "1"}
+    return [program, *place, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
 class Redis(FolderBackend):
