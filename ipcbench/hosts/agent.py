@@ -68,6 +68,7 @@ class Agent:
             begin = self._link.receive(_START_S)[1]
             with suppress(OSError):  # a host without the coordinator's files has no such folder
                 os.chdir(begin["folder"])
+            os.environ.update(begin["variables"])
             run_dir = held.enter_context(RunDir(begin["token"]))
             held.callback(self._kill_all)
             self._switchboard = held.enter_context(Switchboard(run_dir.path, key=bytes.fromhex(begin["key"])))

@@ -30,6 +30,8 @@ _ANSWER_S = 30.0
 _END_S = 5.0
 _LOOK_S = 0.05
 _LAST_BYTES = 4_000
+_SHARED_VARIABLES = ("IPCBENCH_REDIS_URL",)
+"""What the coordinator's environment says of transports counts on all hosts."""
 _NOISE = ("[mpiexec@", "[proxy:")
 """What lines begin with that say only that a launcher has failed, after the reason."""
 
@@ -108,7 +110,9 @@ class RemoteHost:
             raise HostError(
                 self.host.name, f"has ipcbench {hello['version']}, this host {__version__}: install the same"
             )
-        self._link.send(AGENT, {"token": token, "folder": os.getcwd(), "key": secrets.token_hex(32)})
+        known = {name: os.environ[name] for name in _SHARED_VARIABLES if name in os.environ}
+        begin = {"token": token, "folder": os.getcwd(), "key": secrets.token_hex(32)}
+        self._link.send(AGENT, {**begin, "variables": known})
         threading.Thread(target=self._receive, name=f"host {self.host.name}", daemon=True).start()
 
     def _carrier(self) -> Bare:

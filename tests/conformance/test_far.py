@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ipcbench.backend import Address
 from ipcbench.backends.grpc.backend import GrpcTcp
 from ipcbench.backends.redis.backend import Redis
 from ipcbench.backends.stream.backend import Tcp
 from ipcbench.backends.zmq.backend import ZmqTcp
 from ipcbench.backends.zmq.hybrid import Hybrid
+from ipcbench.errors import ConfigError
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing import ConformanceSuite
+from ipcbench.testing.leaks import traces
 
 
 class _Far:
@@ -40,6 +44,29 @@ class FarRedis(_Far, Redis):
 
 class FarHybrid(_Far, Hybrid):
     """Every second reader is on the writer's host."""
+
+
+def test_near_channels_of_alike_names_do_not_meet(channel_name: str) -> None:
+    """Those of two long names, and that of `NAME` and a channel called `NAME-near`, were one."""
+    backend = Hybrid()
+    stem = f"{channel_name}{'k' * 48}"[:47]
+    names = [f"{stem}A", f"{stem}B", channel_name, f"{channel_name}-near"]
+    made = [backend.create(ChannelSpec(name, 2, host="127.0.0.1", near=(0,))) for name in names]
+    for address in made:
+        readers = [backend.open_reader(address, index) for index in range(2)]
+        with backend.open_writer(address) as writer:
+            writer.write(address.channel.name.encode(), 30.0)
+            assert {bytes(reader.read(30.0)) for reader in readers} == {address.channel.name.encode()}
+        for reader in readers:
+            reader.close()
+    for address in made:
+        backend.destroy(address)
+    assert traces(channel_name) == []
+
+
+def test_a_reader_is_near_once() -> None:
+    with pytest.raises(ConfigError, match="each reader once"):
+        Hybrid().create(ChannelSpec("ipcb-near", 2, host="127.0.0.1", near=(0, 0)))
 
 
 class TestFarTcp(ConformanceSuite):

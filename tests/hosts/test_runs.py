@@ -75,6 +75,18 @@ def test_a_killed_server_of_a_channel_between_hosts_fails_its_trial(tmp_path) ->
         assert not any(coordinator.left_on(host) for host in cluster.names)
 
 
+def test_a_named_server_counts_on_all_hosts_or_is_refused(tmp_path, monkeypatch) -> None:
+    """It was passed over in silence, and a server of the channel's own was measured."""
+    if not (available := status("redis")).available:
+        pytest.skip(available.reason)
+    monkeypatch.setenv("IPCBENCH_REDIS_URL", "redis://127.0.0.1:1")
+    with simulated_hosts(2) as cluster:
+        process = Coordinator(cluster, tmp_path / "run").start("--backends", "redis")
+        _, said = process.communicate(timeout=100)
+    assert (process.returncode, len(said.strip().splitlines())) == (2, 1), said
+    assert "no server at IPCBENCH_REDIS_URL" in said
+
+
 @pytest.mark.parametrize(
     ("offsets_ns", "delays_s"),
     [

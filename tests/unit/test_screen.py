@@ -78,8 +78,23 @@ def test_what_others_gain_over_the_base_is_said(tmp_path: Path) -> None:
     assert (float(latency[1]), latency[2]) == (pytest.approx(0.25, rel=0.03), "not told apart: alike")
     assert re.search(r"Messages/s at 10 entries, compared with old: new (3.9\d|4.0\d) ", said)
     few = {key: replace(cell, factors=(1.0, 1.0)) for key, cell in cells.items()}
-    for run in (make_run(tmp_path / "none", cells), make_run(tmp_path / "few", few, base="old")):
-        assert "compared with old" not in " ".join(lines_of(run))
+    for run, words in ((make_run(tmp_path / "none", cells), 0), (make_run(tmp_path / "few", few, base="old"), 1)):
+        said = " ".join(" ".join(lines_of(run)).split())
+        assert "compared with old" not in said
+        assert said.count("What others gain over old cannot be said") == words
+
+
+def test_a_run_between_hosts_is_resumed_between_hosts(tmp_path: Path) -> None:
+    """The printed command ended with an error, and the one that measures more did so on one host."""
+    cells = {(name, 10): Cell(factors=(1.0,)) for name in ("tcp", "zmq")}
+    hosts = ({"machine": {}}, {"machine": {}})
+    run = make_run(tmp_path / "run", cells, hosts=hosts, status="interrupted", rounds_done=1)
+    assert any(line.endswith(" --hosts HOSTS") and "--resume" in line for line in lines_of(run))
+    answer = recommend(run, Question(64, 1)).sentence()
+    command = re.search(r"ipcbench run .*", answer)
+    assert command, answer
+    assert " --hosts HOSTS --backends tcp" in command[0]
+    assert "shm" not in command[0]
 
 
 def test_of_many_backends_a_sentence_names_the_first(tmp_path: Path) -> None:

@@ -281,9 +281,16 @@ def _blank(case: _Case) -> Recommendation:
 
 
 def _command_for(case: _Case, *, again: bool = False) -> str:
-    """Return the command that measures the question, with more rounds if `again`; empty if no backend could do it."""
+    """Return the command that measures the question, with more rounds if `again`; empty if no backend could do it. A
+    run between hosts does not know their names any more.
+    """
     wait = case.family[0].setting.wait if case.family else "auto"
-    return sweep_command(case.question, case.able, again=again, wait=wait) if case.able else ""
+    able, between = case.able, case.run.info.hosts
+    if between:
+        offers = registered_offers()
+        able = tuple(name for name in able if name in offers and offers[name].capabilities.remote)
+    command = sweep_command(case.question, able, again=again, wait=wait) if able else ""
+    return command.replace("ipcbench run", "ipcbench run --hosts HOSTS", 1) if between else command
 
 
 # The choice

@@ -278,7 +278,8 @@ def _next(run: Run, tables: Tables, folder: str) -> Iterator[str]:
         other = " and another --out" * has_out
         yield f"enough to rank:       the same command with --rounds {MIN_CLAIM_ROUNDS}{_budget_for(run)}{other}"
     elif status == "interrupted" or (are_few and status != "complete"):
-        yield f"more rounds:          {shell_command('ipcbench', 'run', '--resume', folder)}"
+        between = " --hosts HOSTS" * bool(run.info.hosts)  # whose names no record has
+        yield f"more rounds:          {shell_command('ipcbench', 'run', '--resume', folder)}{between}"
     yield f"all figures, report:  {shell_command('ipcbench', 'analyze', folder)}"
     if run.info.variant_versions:
         yield f"what differs:         {shell_command('ipcbench', 'compare', folder)}"

@@ -18,10 +18,11 @@ _WORDS: Mapping[Metric, tuple[str, str]] = {
 
 def base_words(summary: Summary, setting: SettingSummary) -> Iterator[str]:
     """Yield, for latency or round trips and for throughput, how many times as long, or as many, each backend has; those
-    that are not told apart from the base come last. Nothing if the run has no base, or too few rounds to compare it.
+    that are not told apart from the base come last. Nothing if the run has no base.
     """
     base = str(summary.info.sweep.get("base") or "")
     metrics: tuple[Metric, ...] = ("round trip" if setting.ranked_by == "round trip" else "latency", "throughput")
+    has_any = False
     for metric in metrics:
         times = {cell.backend: time for cell in setting.cells if (time := _time(cell, metric)) is not None}
         compared = {
@@ -30,7 +31,10 @@ def base_words(summary: Summary, setting: SettingSummary) -> Iterator[str]:
             if base in times and (rounds_in_common(time, times[base]) or 0) >= MIN_CLAIM_ROUNDS
         }
         if len(compared) > 1:
+            has_any = True
             yield _sentence(summary, setting, metric, base, compared)
+    if base and not has_any:
+        yield f"What others gain over {base} cannot be said: it, or they, have no figure, or fewer than three rounds."
 
 
 def _time(cell: CellSummary, metric: Metric) -> Estimate | None:

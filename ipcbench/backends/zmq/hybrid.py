@@ -7,13 +7,15 @@ near readers see it. So the slowest reader of either kind holds the writer.
 
 from __future__ import annotations
 
+import secrets
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from ipcbench.backend import PLAIN_TYPES, Address, Backend, Capabilities, Message, Reader, Waits, Writer, bytes_of
 from ipcbench.backends.zmq.backend import ZmqTcp
-from ipcbench.errors import EndpointClosed, TransportError, TransportTimeout
+from ipcbench.errors import ConfigError, EndpointClosed, TransportError, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.directory import SEPARATOR
@@ -22,7 +24,8 @@ from ipcbench.sync.interrupts import is_of_handler, uninterrupted, whole
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 _NEAR, _FAR = "shm", ZmqTcp.name
-_SUFFIX, _LONGEST_NAME = "-near", 48
+_LONGEST_STEM = 33
+"""Of the name of the near channel, before what tells it from all others."""
 _PARTS = {_NEAR: 2, _FAR: 4}
 """Backend → lines of the location of a channel of it."""
 _MAX_READERS = 64
@@ -101,9 +104,12 @@ class Hybrid(Backend):
     @whole
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
+        if len(set(channel.near)) < len(channel.near):
+            raise ConfigError("near", channel.near, "each reader once")
         with ExitStack() as undo:
             parts = []
-            for name, nested in _channels(channel).items():
+            near_name = f"{channel.name[:_LONGEST_STEM]}-near-{secrets.token_hex(4)}"
+            for name, nested in _channels(channel, near_name).items():
                 backend = get_backend(name)()
                 made = backend.create(nested)
                 undo.callback(backend.destroy, made)
@@ -146,7 +152,7 @@ def _near(channel: ChannelSpec) -> tuple[int, ...]:
     return channel.near if channel.host else tuple(range(channel.readers))
 
 
-def _channels(channel: ChannelSpec) -> dict[str, ChannelSpec]:
+def _channels(channel: ChannelSpec, near_name: str) -> dict[str, ChannelSpec]:
     """Return backend → its channel, to far and to near readers as far as there are any. The first has the channel's
     name.
     """
@@ -155,7 +161,7 @@ def _channels(channel: ChannelSpec) -> dict[str, ChannelSpec]:
     if far := channel.readers - near:
         found[_FAR] = replace(channel, readers=far, near=(), processes=())
     if near:
-        name = channel.name[: _LONGEST_NAME - len(_SUFFIX)] + _SUFFIX if far else channel.name
+        name = near_name if far else channel.name
         found[_NEAR] = replace(channel, name=name, readers=near, near=(), processes=(), host="")
     return found
 
@@ -168,7 +174,8 @@ def _nested(address: Address) -> dict[str, Address]:
     """
     parts = address.location.split(SEPARATOR)
     found = {}
-    for name, nested in _channels(address.channel).items():
+    near_name = Path(parts[min(_PARTS[_FAR], len(parts) - 1)]).name  # of its folder
+    for name, nested in _channels(address.channel, near_name).items():
         found[name] = Address(name, nested, SEPARATOR.join(parts[: _PARTS[name]]))
         del parts[: _PARTS[name]]
     if parts:
