@@ -167,13 +167,14 @@ def test_a_defect_of_ours_is_not_dressed_up_as_bad_input(monkeypatch: pytest.Mon
 def test_a_broken_third_party_backend_hides_no_other(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(registry, "names", lambda: ("shm", "no_such_module:Thing"))
+    monkeypatch.setattr(registry, "names", lambda: ("shm", "theirs"))
+    monkeypatch.setattr(registry, "_targets", lambda: {"theirs": "no_such_module:Thing"})
     assert main(["list", "--format", "json"]) == 0
     sound, broken = json.loads(capsys.readouterr().out)["backends"]
     assert (sound["available"], broken["available"]) == (True, False)
     assert "no_such_module" in broken["reason"]
     assert main(["list"]) == 0
-    assert "no_such_module:Thing  broken" in capsys.readouterr().out
+    assert "theirs   broken" in capsys.readouterr().out
 
 
 PROGRESS = Progress(3, 0, 3, "shm dict 10 paced", "p50 14.2 µs", 1.5, 83.0, warning="zmq failed: [why]")
