@@ -38,6 +38,7 @@ then on, what they took counts. Work between calls takes what it took.
 """
 _MOST_NS = 5e8 * ANSWER_S
 """How long a turn may be: half of the longest wait."""
+_MOST_RANKS: Final = 64
 _CANNOT: Final = "these calls cannot be sent again one after another"
 _LADDER: Final = (1024, 2**16, 2**20)
 """Sizes of the table between a kind's smallest and largest."""
@@ -209,6 +210,8 @@ def _programs(profile: Profile) -> tuple[_Programs, list[int]]:
     steps = {(step.rank, step.number): step for step in profile.steps}
     world = 1 + max((max((call.rank, *call.ranks)) for call in profile.calls), default=0)
     numbers = sorted({number for _, number in calls})
+    if world > _MOST_RANKS:
+        raise ConfigError("profile", f"{world:,} ranks", f"one of at most {_MOST_RANKS}, each a process of this host")
     if world < 2:
         raise ConfigError("profile", f"{world} rank", "one with calls between ranks")
     _require_fitting(plain)

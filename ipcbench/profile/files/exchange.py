@@ -193,7 +193,10 @@ def _chakra(data: Any) -> Iterator[_Call]:
         }
         micros = node.get("startTimeMicros"), node.get("durationMicros")
         start_ns, took_ns = (None if value is None else _whole(value) * 1000 for value in micros)
-        start_ns, took_ns = said.get("start_ns", start_ns), said.get("duration_ns", took_ns)
+        exact = said.get("start_ns"), said.get("duration_ns")
+        start_ns, took_ns = (
+            rough if value is None else _whole(value) for value, rough in zip(exact, (start_ns, took_ns), strict=True)
+        )
         if kind == _KINDS["COMP_NODE"]:
             gap_ns = (gap_ns or 0) + (took_ns or 0)
         elif kind in {5, 6, 7}:
@@ -350,6 +353,14 @@ def _why(error: BaseException) -> str:
     return str(error)
 
 
+def _members(name: str, ranks: Any) -> tuple[int, ...]:
+    if not isinstance(ranks, Sequence) or isinstance(ranks, str):
+        raise TypeError
+    if len(ranks) > _MOST_RANKS:
+        raise ValueError(f"{name} is of more ranks than {_MOST_RANKS:,}")
+    return tuple(sorted(map(_whole, ranks)))
+
+
 def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Iterator[Call]:
     """Yield the calls of a rank in program order, and count those that are none of ours."""
     last_ns: int | None = None
@@ -361,9 +372,7 @@ def _numbered(found: Iterable[_Call], rank: int, unknown: Counter[str]) -> Itera
         if op is None:
             unknown[name] += name.lower().replace("_", "") not in _NO_CALLS
             continue
-        if not isinstance(each["ranks"], Sequence) or isinstance(each["ranks"], str):
-            raise TypeError
-        ranks = tuple(sorted(map(_whole, each["ranks"])))
+        ranks = _members(name, each["ranks"])
         if op in {"send", "recv"}:
             peer = dst if op == "send" else src
             if peer is None:

@@ -372,9 +372,23 @@ def test_a_number_of_another_kind_is_no_number(form: str, made: object, tmp_path
 
 
 def test_numbers_may_be_texts_as_protobuf_writes_them(tmp_path: Path) -> None:
-    (tmp_path / "0.json").write_text(json.dumps(chakra_node(comm_size="4", comm_type="0", step="3")))
+    said = {"comm_size": "4", "comm_type": "0", "step": "3", "start_ns": "5000", "duration_ns": "70"}
+    (tmp_path / "0.json").write_text(json.dumps(chakra_node(**said)))
     (call,) = read_calls([tmp_path / "0.json"], "chakra").calls
-    assert (call.op, call.bytes, call.step) == ("all_reduce", 4, 3)
+    assert (call.op, call.bytes, call.step, call.enter_ns, call.exit_ns) == ("all_reduce", 4, 3, 5000, 5070)
+
+
+def test_a_group_of_impossibly_many_ranks_is_refused_at_once(tmp_path: Path) -> None:
+    """Its ranks were listed until the memory was full."""
+    (tmp_path / "0.json").write_text(json.dumps([reduce(0, 1, global_ranks=[], world_size=10**12)]))
+    with pytest.raises(StoreError, match="of more ranks than 65,536"):
+        read_calls([tmp_path / "0.json"], "param")
+
+
+def test_a_replay_of_more_ranks_than_a_host_runs_is_refused(tmp_path: Path) -> None:
+    ends = Call(0, 0, 0, "send", (0, 65_535), 4, "", ""), Call(65_535, 0, 0, "recv", (0, 65_535), 4, "", "")
+    with pytest.raises(ConfigError, match="65,536 ranks"):
+        replay(Profile(None, calls=ends), ["shm"])
 
 
 def test_a_truncated_archive_is_one_clear_line(tmp_path: Path) -> None:
