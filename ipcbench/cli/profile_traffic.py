@@ -126,7 +126,7 @@ def replay_lines(found: Replayed) -> list[str]:
 @click.option("--out", metavar="FOLDER", required=True, help="Where profile.json goes.")
 def take(paths: tuple[str, ...], form: str, out: str) -> int:
     """Make a profile of the communication in traces of torch.profiler (kineto), Chakra or PARAM, one file a rank."""
-    from ipcbench.profile.files.exchange import read_calls, unfit
+    from ipcbench.profile.exchange.traces import read_calls, unfit
     from ipcbench.profile.records import write_profile
 
     folder = out_folder(out, "")
@@ -144,7 +144,7 @@ def take(paths: tuple[str, ...], form: str, out: str) -> int:
 @click.option("--out", metavar="PATH", required=True, help="A file (perfetto, chrome), or a folder (chakra).")
 def give(path: str, form: str, out: str) -> int:
     """Write a profile's timeline for Perfetto or Chrome, or its calls for Chakra."""
-    from ipcbench.profile.files.exchange import unfit, write_calls
+    from ipcbench.profile.exchange.traces import unfit, write_calls
 
     made = read(path)
     for written in write_calls(made, form, named(out)):

@@ -5,7 +5,7 @@ Times are nanoseconds of CLOCK_MONOTONIC of the ranks' host; sizes are bytes. No
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
@@ -24,7 +24,10 @@ NO_FAILURE: Final = "a function that does not fail"
 """What a figure needs of which the user's own function has failed."""
 
 Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
-Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
+RanksCount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**16)]
+Rank: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=2**16)]
+Op: TypeAlias = Literal["all_reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all", "reduce_scatter",
+                        "barrier", "send", "recv"]  # fmt: skip
 Phase: TypeAlias = Literal["prefill", "decode"]
 Detail: TypeAlias = Literal["block", "module", "op"]
 Source: TypeAlias = Literal["plain", "spans", "operators"]
@@ -70,16 +73,16 @@ class Step(msgspec.Struct, frozen=True, array_like=True):
     """One forward pass of one rank."""
 
     rank: Rank
-    number: int
+    number: Count
     """Counted over the run; the same step has the same number at every rank."""
     phase: Phase
-    position: int
+    position: Count
     """Tokens before it: 0 in prefill."""
     source: Source
     start_ns: Count
     wall_ns: Annotated[int, msgspec.Meta(gt=0)]
     """On a GPU until its last kernel has ended."""
-    core_wait_ns: int | None = None
+    core_wait_ns: Count | None = None
     """For how long the rank's thread that waited the most was ready in it and had no core; None if the system does not
     say.
     """
@@ -89,7 +92,7 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
     """One call of a module, within a step of source `spans`."""
 
     rank: Rank
-    step: int
+    step: Count
     path: str
     """Dotted name of the module: `layers.3.self_attn`; empty for the whole model."""
     kind: str
@@ -111,16 +114,16 @@ class Operator(msgspec.Struct, frozen=True, array_like=True):
     bucket: str
     """`qkv`, `scores`, `attention`, `output`, `gate_up`, `down`, `norms`, `rope`, `activation`, `communication`,
     `other`; or a registered one."""
-    calls: int
+    calls: Count
     """Per step."""
     exclusive_ns: float
     """Per step, as the operator profiler saw it: on a CPU, only its share of the block is to be believed."""
     share_ratio: float | None
     """Of the block's time in that pass; what is missing to 1 is host overhead. None on a GPU: there, `exclusive_ns` is
     what its kernels took, which the profiler does not change, and the rest of the block's time is host overhead."""
-    flops: int | None
+    flops: Count | None
     """Per step, from the shapes on `meta`; None where it has none or they are unknown."""
-    bytes: int | None
+    bytes: Count | None
     """Read and written per step, if nothing is cached."""
 
 
@@ -128,13 +131,11 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     """One communication call of one rank, measured (source `spans` or `plain`) or planned (all times None)."""
 
     rank: Rank
-    step: int
-    sequence: int
+    step: Count
+    sequence: Count
     """In the rank's program order within the step, from 0."""
-    op: str
-    """`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `scatter`, `gather`, `all_to_all`, `barrier`, `send`,
-    `recv`."""
-    ranks: tuple[int, ...]
+    op: Op
+    ranks: tuple[Rank, ...]
     """The members of the group; of `send` and `recv`, (source, destination)."""
     bytes: Count
     """As NCCL counts: of the tensor; all_gather: of the result; reduce_scatter: of the input."""
@@ -145,9 +146,9 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
     exit_ns: Count | None = None
     wait_ns: Count | None = None
     """For the others: until the last of them entered. `exit − enter − wait` is transfer."""
-    match: int | None = None
+    match: Count | None = None
     """Number of the call that all members share: the nth of their group and kind in the run."""
-    gap_ns: int | None = None
+    gap_ns: Count | None = None
     """The rank's own work before it, since the call before it or the step's start."""
     group: str = ""
     """Tells groups of the same ranks, or messages' tags, of another tool's calls apart; empty if unknown."""
@@ -162,17 +163,17 @@ class Memory(msgspec.Struct, frozen=True):
     """Memory of one rank."""
 
     rank: Rank
-    parameters_bytes: int
-    kv_cache_bytes: int | None
-    activations_bytes: int | None
+    parameters_bytes: Count
+    kv_cache_bytes: Count | None
+    activations_bytes: Count | None
     """Most that was live beside parameters and cache in a step."""
-    peak_rss_bytes: int
-    layers: Mapping[str, int] = {}
+    peak_rss_bytes: Count
+    layers: Mapping[str, Count] = {}
     """Path → bytes by which the process grew while it ran: on a GPU its allocated peak, on a CPU the outputs' bytes."""
-    allocated_bytes: int | None = None
+    allocated_bytes: Count | None = None
     """On a GPU, and so are those that follow."""
-    reserved_bytes: int | None = None
-    peak_allocated_bytes: int | None = None
+    reserved_bytes: Count | None = None
+    peak_allocated_bytes: Count | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +254,7 @@ class Profile:
     is_planned: bool = False
     verified_on: str | None = None
     """The GPU on which its CUDA figures were measured, and torch's version; None for none."""
-    clock_error_ns: int = 0
+    clock_error_ns: Count = 0
     """Most by which clocks of two ranks may differ; 0 on one host."""
 
     @property
@@ -294,7 +295,7 @@ def read_profile(path: Path) -> Profile:
     try:
         stored = msgspec.json.decode(data, type=_Stored)
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
-        raise StoreError(f"{path}: no profile: {error}") from error
+        raise StoreError(f"{path}: no profile: {error!s:.300}") from error
     if (stored.format, stored.version) != (*_HEAD.values(),):
         known = _HEAD["version"]
         raise StoreError(f"{path}: {stored.format!r} version {stored.version}; this ipcbench reads version {known}")
@@ -303,18 +304,25 @@ def read_profile(path: Path) -> Profile:
     return stored.profile
 
 
-def _odd(profile: Profile) -> Iterator[str]:
-    """Yield what no run can have recorded."""
-    for call in profile.calls:
+def odd_calls(calls: Iterable[Call]) -> Iterator[str]:
+    """Yield what no rank can have called."""
+    for call in calls:
         where = f"call {call.sequence} of step {call.step} at rank {call.rank}"
         if call.op in {"send", "recv"} and len(call.ranks) != 2:
             yield f"{where} is a {call.op} of {len(call.ranks)} ranks, not 2"
-        if profile.steps and not call.ranks:
-            yield f"{where} is of no group"
+        if len({*call.ranks}) < len(call.ranks):
+            yield f"{where} has a rank twice"
         if (call.took_ns or 0) < 0:
             yield f"{where} ends before it begins"
         if call.took_ns is not None and (call.wait_ns or 0) > call.took_ns:
             yield f"{where} waits longer than it takes"
+
+
+def _odd(profile: Profile) -> Iterator[str]:
+    """Yield what no run can have recorded."""
+    yield from odd_calls(profile.calls)
+    if profile.steps and not all(call.ranks for call in profile.calls):
+        yield "a call is of no group"
     for span in profile.spans:
         if span.exclusive_ns > span.duration_ns:
             yield f"a span of step {span.step} at rank {span.rank} has more time of its own than it takes"

@@ -10,7 +10,7 @@ from typing import Final
 from ipcbench.errors import ConfigError
 from ipcbench.models import Model
 from ipcbench.profile.model.plan import Plan, require_ranges
-from ipcbench.profile.records import Call, Setting
+from ipcbench.profile.records import Call, Op, Setting
 
 ITEM_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 _ID = "int64"
@@ -46,12 +46,12 @@ def planned(model: Model, plan: Plan, setting: Setting) -> tuple[Call, ...]:
     return tuple(calls)
 
 
-_Row = tuple[str, tuple[int, ...], tuple[int, ...], str, str]
+_Row = tuple[Op, tuple[int, ...], tuple[int, ...], str, str]
 """Operation, ranks, shape, module, and the type if it is not the tensors'."""
 
 
 def _call(
-    rank: int, step: int, sequence: int, dtype: str, op: str, ranks: tuple[int, ...], shape: tuple[int, ...],
+    rank: int, step: int, sequence: int, dtype: str, op: Op, ranks: tuple[int, ...], shape: tuple[int, ...],
     path: str, kind: str,
 ) -> Call:  # fmt: skip
     if op == "send":

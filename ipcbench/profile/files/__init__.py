@@ -1,11 +1,10 @@
-"""What is written of a profile: JSON, CSV, README.md, pictures, a timeline and a page; and other tools' formats.
+"""What is written of a profile: JSON, CSV, README.md, pictures, a timeline and a page.
 
 - `tables`: sentences and tables; `screen` is what a terminal shows
 - `documents`: CSV, JSON and README.md
 - `plots`: the pictures
 - `page`: report.html
 - `timeline`: slices and arrows, as Perfetto's and Chrome's traces
-- `exchange`: calls from kineto, Chakra and PARAM, and to them
 - `sweeps`: the files of a sweep
 """
 

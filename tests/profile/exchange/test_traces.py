@@ -19,8 +19,8 @@ import pytest
 from ipcbench.cli import main
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.comm.replay import replay
+from ipcbench.profile.exchange.traces import read_calls, unfit, write_calls
 from ipcbench.profile.files import as_json
-from ipcbench.profile.files.exchange import read_calls, unfit, write_calls
 from ipcbench.profile.files.tables import sentences
 from ipcbench.profile.records import Call, Profile, read_profile, write_profile
 from ipcbench.profile.summary import summarize
@@ -151,6 +151,26 @@ def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> Non
             read_calls([tmp_path / "1.json"], "kineto")
 
 
+def test_tensors_of_one_size_and_several_types_are_told_apart_by_order(tmp_path: Path) -> None:
+    """Calls of gloo had no type where another had one of the same size and another type, and were refused."""
+
+    def at(ts: float, name: str, kind: str) -> dict[str, Any]:
+        return operator(name, [[[256]]] if name.startswith("c10d") else [[256]], [kind]) | {"ts": ts}
+
+    kinds, events = ("float", "double", "signed char", "c10::complex<float>"), []
+    for place, kind in enumerate(kinds):
+        events += [at(10.0 * place, "c10d::allreduce_", "TensorList"), at(10.0 * place + 9, "gloo:all_reduce", kind)]
+    (tmp_path / "0.json").write_text(json.dumps(kineto(0, *events)))
+    (tmp_path / "1.json").write_text(json.dumps(kineto(1, *events)))
+    found = [(call.dtype, call.bytes) for call in read_calls([tmp_path], "kineto").calls if call.rank == 0]
+    assert found == [("float32", 1024), ("float64", 2048), ("int8", 256), ("complex64", 2048)]
+    late = [*events[:3], events[3] | {"ts": 25.0}, *events[4:]]  # behind the next call: of which of both is not known
+    for bad in (late, events[:-1]):
+        (tmp_path / "1.json").write_text(json.dumps(kineto(1, *bad)))
+        with pytest.raises(StoreError, match="does not say its data type"):
+            read_calls([tmp_path], "kineto")
+
+
 def test_calls_that_do_not_say_their_group_are_refused(tmp_path: Path) -> None:
     """Those of two pairs of ranks became one operation of four, and a replay ended in a traceback."""
     reduced = operator("c10d::allreduce_", [[[64]], []], ["float", ""])
@@ -248,7 +268,7 @@ def test_a_name_that_is_no_text_is_refused(tmp_path) -> None:
     """Writing the profile, or its remark on what was left out, was a traceback."""
     for row in ({"comms": "x\ud800y"}, {"comms": "all_reduce", "markers": ["\ud800"], "global_ranks": [0]}):
         (tmp_path / "rank0.json").write_text(json.dumps([row]))
-        with pytest.raises(StoreError, match=r"no trace of param: .*surrogates not allowed"):
+        with pytest.raises(StoreError, match=r"no trace of param: "):
             read_calls([tmp_path], "param")
 
 
@@ -284,7 +304,7 @@ def test_negative_times_are_refused(tmp_path: Path, form: str, start_ns: int, to
         "param": [reduce(0, start_ns, took_ns, global_ranks=[0])],
     }
     (tmp_path / "0.json").write_text(json.dumps(trace[form]))
-    with pytest.raises(StoreError, match="has a negative step, begin, duration or gap"):
+    with pytest.raises(StoreError, match=r"(Expected .*(>= 0|matching)|ends before it begins)"):
         read_calls([tmp_path / "0.json"], form)
 
 
@@ -304,7 +324,7 @@ def test_other_files_of_a_folder_are_passed_over_or_named(tmp_path: Path) -> Non
 def test_what_is_of_another_format_or_no_whole_number_of_elements_is_refused(tmp_path: Path) -> None:
     for rank, trace in enumerate((kineto(0), [reduce(0, 1, in_msg_size=10.5)])):
         (tmp_path / f"{rank}.json").write_text(json.dumps(trace))
-        with pytest.raises(StoreError, match="its parts are not those of such a trace"):
+        with pytest.raises(StoreError, match="Expected `"):
             read_calls([tmp_path / f"{rank}.json"], "param")
 
 
@@ -360,7 +380,40 @@ def chakra_node(**attributes: object) -> dict[str, Any]:
         ("param", [reduce(0, 1, global_ranks=[0], step=0.9)]),
         ("kineto", kineto(0.9, comms("allreduce", 1.0, **{"Process Group Ranks": "[0]"}))),  # type: ignore[arg-type]
         ("kineto", kineto(0, comms("allreduce", 1.0, **{"Process Group Ranks": "[0]"}), {"ph": "X", "ts": math.nan})),
-        *(("kineto", kineto(0, operator("c10d::allreduce_", [dims], ["float"]))) for dims in ([9.9], [-4, -4])),
+        *(
+            ("kineto", kineto(0, operator("c10d::allreduce_", [dims], ["float"])))
+            for dims in ([9.9], [-4, -4], [True], ["4"], 4)
+        ),
+        *(
+            ("kineto", kineto(0, comms("allreduce", 1.0, **{"Process Group Ranks": "[0]"} | said)))
+            for said in (
+                {"In msg nelems": True},
+                {"Out msg nelems": -1},
+                {"In msg nelems": "1_0"},
+                {"dtype": "foo16"},
+                {"Process Group Ranks": "[0, 0]"},
+            )
+        ),
+        *(
+            ("kineto", kineto(0, comms("allreduce", 1.0, **{"Process Group Ranks": "[0]"}) | said))
+            for said in ({"ts": True}, {"ts": "1_0"}, {"dur": True}, {"dur": "5"})
+        ),
+        *(
+            ("param", [reduce(0, 1, global_ranks=[0], **said)])
+            for said in (
+                {"in_msg_size": True},
+                {"in_msg_size": -4},
+                {"duration_ns": True},
+                {"startTime_ns": "5"},
+                {"gap_ns": -1},
+                {"world_size": -1},
+            )
+        ),
+        ("chakra", {"nodes": [{"type": 7.0}]}),
+        *(
+            ("chakra", {"nodes": [{"type": 4, "attr": [{"name": "duration_ns", "int64Val": value}]}]})
+            for value in (-5, True, 2.5)
+        ),
     ],
     ids=str,
 )
@@ -381,7 +434,7 @@ def test_numbers_may_be_texts_as_protobuf_writes_them(tmp_path: Path) -> None:
 def test_a_group_of_impossibly_many_ranks_is_refused_at_once(tmp_path: Path) -> None:
     """Its ranks were listed until the memory was full."""
     (tmp_path / "0.json").write_text(json.dumps([reduce(0, 1, global_ranks=[], world_size=10**12)]))
-    with pytest.raises(StoreError, match="of more ranks than 65,536"):
+    with pytest.raises(StoreError, match=r"Expected `int` <= 65536 - at .*world_size"):
         read_calls([tmp_path / "0.json"], "param")
 
 
