@@ -88,6 +88,23 @@ def test_what_cannot_be_stored_does_not_reach_the_application(tmp_path: Path) ->
     assert [call.method for call in records(tmp_path)] == ["fine"]
 
 
+def test_a_call_that_cannot_begin_for_lack_of_memory_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MemoryError of the making of a call site reached the application."""
+
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    recorder = trace.start(tmp_path)
+    rpc(recorder, method="before")
+    monkeypatch.setattr(ThreadRecorder, "_new_call_site", full)
+    rpc(recorder)
+    monkeypatch.undo()
+    rpc(recorder)
+    trace.stop()
+    assert recorder.problem == "MemoryError"
+    assert [call.method for call in records(tmp_path)] == ["before", "Matmul"]
+
+
 @pytest.mark.parametrize("wrong", [1.5, -1, 2**62, 2**70, None, "x"])
 def test_a_number_of_bytes_that_is_none_does_not_spoil_the_sums(tmp_path: Path, wrong: Any) -> None:
     recorder = trace.start(tmp_path, sample=1000)

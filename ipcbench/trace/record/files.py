@@ -186,10 +186,14 @@ class TraceFiles:
         except Exception as error:
             if raised_by_handler(error):
                 raise
-            self._report(str(error))
-            self._note_loss(thread)
+            self.lose(thread, error)
             return in_memory()
         return made
+
+    def lose(self, thread: ThreadFiles, error: BaseException) -> None:
+        """Report why calls of a thread are missing, and let readers of the folder know."""
+        self._report(str(error) or type(error).__name__)
+        self._note_loss(thread)
 
     def close_segment(self, segment: SegmentWriter) -> None:
         """Close a segment; a failure is reported."""

@@ -100,9 +100,16 @@ class Recorder(HotRecorder[Call]):
                 _log.warning("no summary: %s", error)
 
     def _slow_call(self, method: str, schema: Schema = RPC, peer: str = "", trace_id: TraceId = None) -> Call:
-        call: Call = self._call_site(method, schema, peer).begin()
-        if trace_id is not None and call is not NO_OP:
-            call._trace = parse_trace_id(trace_id)
+        try:
+            call: Call = self._call_site(method, schema, peer).begin()
+            if trace_id is not None and call is not NO_OP:
+                call._trace = parse_trace_id(trace_id)
+        except MemoryError as error:  # nothing raises into the application
+            thread: ThreadRecorder | None = getattr(self._local, "thread", None)
+            if thread is None or raised_by_handler(error):
+                raise
+            thread.lose(error)
+            return NO_OP
         return call
 
     def _call_site(self, method: str, schema: Schema, peer: str) -> CallSite:

@@ -254,6 +254,11 @@ class ThreadRecorder:
             self.entries[method if schema is RPC and not peer else (method, id(schema), peer)] = call_site
         return call_site
 
+    def lose(self, error: BaseException) -> None:
+        """Note that a call could not begin."""
+        self.lost_count += 1
+        self._files.lose(self._thread_files, error)
+
     def _ignored(self, key: tuple[str, Schema, str]) -> CallSite:
         """Return a call site all of whose calls are the no-op, and that nobody counts."""
         method, schema, peer = key
