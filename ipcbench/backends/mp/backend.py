@@ -20,8 +20,10 @@ from ipcbench.backends.mp.pipe import PipeReader, PipeWriter
 from ipcbench.backends.mp.queue import QueueReader, QueueWriter
 from ipcbench.errors import BackendUnavailable, TransportError
 from ipcbench.sync.carried import CarriedBackend, CarriedReader, CarriedWriter
+from ipcbench.sync.directory import channel_directory
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.parent import has_parent, in_parent
+from ipcbench.sync.service import end_services
 
 _SEMAPHORES = Path("/dev/shm")  # noqa: S108 - where Linux has them
 
@@ -39,9 +41,7 @@ class MpQueue(CarriedBackend):
     @classmethod
     def probe(cls) -> None:
         if sys.platform != "linux":
-            raise BackendUnavailable(
-                cls.name, "its parent process hands over channels on Linux only", "run it on Linux"
-            )
+            raise BackendUnavailable(cls.name, "its parent hands over channels on Linux only", "run it on Linux")
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         undo.callback(self._clean, address)
@@ -82,5 +82,5 @@ class MpManager(MpQueue):
     writer, reader = ManagerWriter, ManagerReader
 
     def _clean(self, address: Address) -> None:
-        """End the manager, from whatever process, also one that is stopped."""
-        kept.kill_manager(address)
+        """End the manager, also one that is stopped."""
+        end_services(channel_directory(address))

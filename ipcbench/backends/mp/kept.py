@@ -11,28 +11,25 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.managers import SyncManager
 from multiprocessing.process import current_process
-from threading import Event
 from typing import Any
 
 from ipcbench.backend import Address
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.directory import channel_file, channel_token, open_directory, require_socket_path
-from ipcbench.sync.locks import is_locked, reader_role
-from ipcbench.util.clock import now_ns
+from ipcbench.sync.directory import channel_directory, channel_file, channel_token, open_directory, require_socket_path
+from ipcbench.sync.locks import reader_role
+from ipcbench.sync.service import SERVICE_SUFFIX
 
 _CONTEXT = get_context("forkserver")
 """Whose semaphores have names, so that a process that runs already can open them; what they do is the same."""
 _PR_SET_PDEATHSIG = 1
-_LOOK_S, _END_NS = 0.002, 10_000_000_000
 
-SOCKET, KEY, LOCK = "manager", "key", "lives"
-"""Files of a channel: where its manager listens, what a process has to know that connects, and what the manager holds
-the lock of as long as it lives, with its process ID.
+SOCKET, KEY, LOCK = "manager", "key", f"manager{SERVICE_SUFFIX}"
+"""Files of a channel: where its manager listens, what a process has to know that connects, and what makes it a service:
+the manager holds its lock as long as it lives, and it has the number of the manager's process group.
 """
 
 _kept: dict[str, tuple[Address, dict[str, Any]]] = {}
@@ -78,14 +75,15 @@ def make_manager(address: Address) -> None:
     channel_file(address, KEY).write_bytes(key)
     # this process has no threads, so that it may fork
     manager = SyncManager(str(channel_file(address, SOCKET)), key, ctx=get_context("fork"))
-    manager.start(_end_with_parent, (str(channel_file(address, LOCK)),))
+    manager.start(_end_with_parent, (str(channel_directory(address) / LOCK),))
     queues = [manager.Queue(_most_held(address.channel)) for _ in range(address.channel.readers)]
     _keep(address, queues, queues)
     _managers[address.location] = manager
 
 
 def _end_with_parent(lock: str) -> None:
-    """Have the manager hold a lock and die with this process, whose handlers are none of its own."""
+    """Have the manager, in a group of its own, hold a lock and die with this process, whose handlers it forgets."""
+    os.setsid()
     fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(fd, fcntl.LOCK_EX)
     os.write(fd, b"%d" % os.getpid())
@@ -94,15 +92,6 @@ def _end_with_parent(lock: str) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if sys.platform.startswith("linux"):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def kill_manager(address: Address) -> None:
-    """Kill a channel's manager, and wait for its end. Only a process that lives holds the lock: no other is meant."""
-    lock, last_ns = channel_file(address, LOCK), now_ns() + _END_NS
-    while is_locked(lock) and now_ns() < last_ns:
-        with suppress(OSError, ValueError):  # it may not have said its number yet
-            os.kill(int(lock.read_text()), signal.SIGKILL)
-        Event().wait(_LOOK_S)
 
 
 def _keep(address: Address, of_writer: Sequence[Any], of_readers: Sequence[Any]) -> None:

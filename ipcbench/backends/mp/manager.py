@@ -13,7 +13,7 @@ from ipcbench.backends.mp.endpoint import MpReader, MpWriter
 from ipcbench.backends.mp.kept import LOCK, SOCKET
 from ipcbench.errors import PeerLost, TransportError
 from ipcbench.sync.carried import CarriedEndpoint
-from ipcbench.sync.directory import channel_file
+from ipcbench.sync.directory import channel_directory, channel_file
 from ipcbench.sync.locks import is_locked
 
 
@@ -22,7 +22,7 @@ def _lost(address: Address) -> PeerLost:
 
 
 def _require_manager(address: Address) -> None:
-    if not is_locked(channel_file(address, LOCK)):
+    if not is_locked(channel_directory(address) / LOCK):
         raise _lost(address)
 
 
