@@ -22,7 +22,7 @@ from _plain import PLAIN
 
 from ipcbench.errors import BackendUnavailable
 from ipcbench.registry import get_backend
-from ipcbench.spec import ChannelSpec
+from ipcbench.spec import WAIT_STRATEGIES, ChannelSpec, WaitStrategy
 
 BACKENDS = ("shm", "lmdb", "pipe", "zmq", "zmq-tcp-insecure", "mpi", "mpi-buffer")
 SIZES = "521,5105,55039,577129"
@@ -34,13 +34,15 @@ _MPI_TIMEOUT_S = 60.0
 _numbers = itertools.count()
 
 
-def measure(name: str, size: int, readers: int, seconds: float, turns: int) -> list[tuple[float, float]]:
+def measure(
+    name: str, size: int, readers: int, seconds: float, turns: int, wait: WaitStrategy
+) -> list[tuple[float, float]]:
     """Return messages per second to each reader, and CPU time per message of all processes together in ns: of a channel
     and of the plain script, in the turn whose ratio of the two is the median.
     """
     backend = get_backend(name)()
     channel = ChannelSpec(
-        f"ipcb-peers-{os.getpid()}-{next(_numbers)}", readers=readers, max_message_bytes=size, depth=DEPTH
+        f"ipcb-peers-{os.getpid()}-{next(_numbers)}", readers=readers, max_message_bytes=size, depth=DEPTH, wait=wait
     )
     address = backend.create(channel)
     try:
@@ -119,6 +121,7 @@ def main() -> int:
     parser.set_defaults(rounds=7, seconds=0.15)
     parser.add_argument("--turns", type=int, default=5, help="turns of each side in a round (default: %(default)s)")
     parser.add_argument("--backends", nargs="+", choices=list(PLAIN), default=BACKENDS, help="default: %(default)s")
+    parser.add_argument("--wait", choices=WAIT_STRATEGIES, default="auto", help="of the channel (default: %(default)s)")
     parser.add_argument("--write", action="store_true", help=f"write the tables into docs/{PAGE.name}")
     options = parser.parse_args()
     rates: dict[tuple[str, int, int], Row] = {}
@@ -131,7 +134,7 @@ def main() -> int:
             continue
         label = f"{name}, {_common.size_label(size, readers)}"
         rows = [Row(label, unit, name, "plain script") for unit in ("messages/s", "ns of CPU per message")]
-        what = (name, size, readers, options.seconds, options.turns)
+        what = (name, size, readers, options.seconds, options.turns, options.wait)
         _common.fill(rows, lambda _, what=what: measure(*what), options.rounds)  # type: ignore[misc]
         rates[name, size, readers], costs[name, size, readers] = rows
     part = page_part(rates, costs, options.sizes)

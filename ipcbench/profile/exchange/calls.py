@@ -65,7 +65,7 @@ def size_of(elements: int, dtype: str, op: str) -> int:
     Raises:
         ValueError: the type is not known.
     """
-    if not elements or op_of(op) == "barrier":
+    if not elements or op_of(op) in {None, "barrier"}:
         return 0
     known = _BITS.fullmatch(dtype)
     if not known:

@@ -55,15 +55,21 @@ def _nanoseconds(exact: Number | None, micros: Number | None) -> int | None:
     return int(exact) if exact is not None else None if micros is None else int(micros) * 1000
 
 
+def _attributes(node: _Node) -> _Attributes:
+    """Return what a node says; each of its attributes has one value, under a name that tells its type."""
+    values = (next((value for key, value in each.items() if key not in {"name", "docString"}), None)
+              for each in node.attr)  # fmt: skip
+    names = (msgspec.convert(each.get("name", ""), str) for each in node.attr)
+    return msgspec.convert(dict(zip(names, values, strict=True)), _Attributes)
+
+
 def _found(nodes: list[_Node]) -> Iterator[Found]:
     gap_ns: int | None = None
     for node in nodes:
         kind = _KINDS.get(node.type, 0) if isinstance(node.type, str) else node.type
         if kind not in _KINDS.values():
             continue
-        rows = {each.get("name"): next((v for k, v in each.items() if k not in {"name", "docString"}), None)
-                for each in node.attr}  # fmt: skip
-        said = msgspec.convert(rows, _Attributes)
+        said = _attributes(node)
         start_ns = _nanoseconds(said.start_ns, node.start_time_micros)
         took_ns = _nanoseconds(said.duration_ns, node.duration_micros)
         if kind == _KINDS["COMP_NODE"]:

@@ -6,6 +6,8 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from operator import le, lt
 from typing import Any, Final
 
 import msgspec
@@ -14,17 +16,32 @@ from ipcbench.profile.exchange.calls import Found, Number, dtype_of, members, op
 from ipcbench.profile.records import Count, Rank, RanksCount
 
 _KERNELS: Final = {"kernel", "gpu_memcpy"}
-"""Repeat what their launch says."""
-_NO_TENSOR: Final = {"", "TensorList", "Scalar", "ScalarList"}
+_NO_TENSOR: Final = {"", "TensorList", "Scalar", "ScalarList", "GenericList"}
+_OF_ALL: Final = {"all_gather", "gather", "reduce_scatter", "scatter"}
+"""What is whole there may be a list of lists, which has no shape: then only a rank's own part has."""
+_NO_SIZE: Final = {"barrier", "scatter"}
+"""Of which gloo's event has none at some ranks."""
 
 
 class _Event(msgspec.Struct):
     ph: str = ""
     cat: str = ""
     name: str = ""
-    ts: float = 0.0
-    dur: float = 0.0
+    ts: float | None = None
+    dur: float | None = None
     args: msgspec.Raw = msgspec.Raw(b"{}")
+
+    @property
+    def begin_us(self) -> float:
+        """Return when it began; ValueError if it does not say that."""
+        if self.ts is None:
+            raise ValueError(f"{self.name:.40} does not say when it began")
+        return self.ts
+
+    @property
+    def end_us(self) -> float | None:
+        """Return when it ended; None if that is not known."""
+        return None if self.dur is None else self.begin_us + self.dur
 
 
 class _Group(msgspec.Struct):
@@ -43,19 +60,24 @@ class _Trace(msgspec.Struct):
     base_ns: Number = msgspec.field(default=0, name="baseTimeNanoseconds")
     distributed: _Distributed = msgspec.field(default_factory=_Distributed, name="distributedInfo")
 
+    def at_ns(self, at_us: float | None) -> int | None:
+        """Return a time of an event on the clock of all traces of a host."""
+        return None if at_us is None else int(self.base_ns) + round(at_us * 1e3)
 
-class _Recorded(msgspec.Struct, rename=lambda name: name.replace("_", " ").capitalize().replace(" rank", " Rank")):
-    """What an event of `record_param_comms` says."""
 
-    collective_name: str
-    in_msg_nelems: Count = 0
-    out_msg_nelems: Count = 0
-    group_size: int | None = None
-    src_rank: int | None = None
-    dst_rank: int | None = None
-    dtype: str = msgspec.field(default="", name="dtype")
+class _Recorded(msgspec.Struct):
+    """What an event of `record_param_comms`, or the kernel that it has launched, says."""
+
+    op: str = msgspec.field(name="Collective name")
+    sent: Count = msgspec.field(default=0, name="In msg nelems")
+    received: Count = msgspec.field(default=0, name="Out msg nelems")
+    dtype: str = ""
     group: str | int = msgspec.field(default="", name="Process Group Name")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
     ranks: str | tuple[Rank, ...] = msgspec.field(default="", name="Process Group Ranks")
+    source: int | None = msgspec.field(default=None, name="Src Rank")
+    destination: int | None = msgspec.field(default=None, name="Dst Rank")
+    launch: int | None = msgspec.field(default=None, name="External id")
 
 
 class _Operator(msgspec.Struct):
@@ -68,101 +90,123 @@ class _Operator(msgspec.Struct):
 
     @property
     def sizes(self) -> list[int]:
-        """Return the elements of each argument that has some."""
-        counts = (sum(_elements(each) for each in dims if isinstance(each, list)) or _elements(dims)
-                  for dims in self.dims)  # fmt: skip
-        return [count for count in counts if count]
+        """Return the elements of each argument that has a shape."""
+        return [size for dims, kind in zip_longest(self.dims, self.types, fillvalue="")
+                if (size := _elements([*dims], kind)) is not None]  # fmt: skip
+
+    @property
+    def dtypes(self) -> set[str]:
+        """Return the data types of its tensors."""
+        return {dtype_of(kind) for kind in self.types if kind not in _NO_TENSOR}
+
+
+_Operation = tuple[_Event, _Operator]
 
 
 def read_kineto(data: bytes) -> tuple[int | None, Iterator[Found]]:
     """Return the rank that a trace says, and its calls."""
     trace = msgspec.json.decode(data, type=_Trace)
-    spans = sorted((event for event in trace.events if event.ph == "X"), key=lambda event: event.ts)
+    spans = [event for event in trace.events if event.ph == "X"]
     recorded = [event for event in spans if b'"Collective name"' in memoryview(event.args).tobytes()]
-    recorded = [event for event in recorded if event.cat not in _KERNELS] or recorded
-    return trace.distributed.rank, _recorded(recorded, trace) if recorded else _operators(spans, trace)
+    if recorded:
+        return trace.distributed.rank, _recorded(_in_order(recorded), trace)
+    operators = _in_order([event for event in spans if event.name.startswith(("c10d::", "gloo:"))])
+    return trace.distributed.rank, _operators(operators, trace)
+
+
+def _in_order(events: Sequence[_Event]) -> list[_Event]:
+    return sorted(events, key=lambda event: event.begin_us)
 
 
 def _recorded(events: Sequence[_Event], trace: _Trace) -> Iterator[Found]:
+    """Yield the calls of recorded events. They end when all is launched; only kernels say when the transfer is."""
     about = trace.distributed
     groups = {str(each.pg_name): each.ranks for each in about.pg_config}
-    for event in events:
-        said = msgspec.json.decode(event.args, type=_Recorded)
-        name, dtype = str(said.group), dtype_of(said.dtype)
-        ranks: Sequence[int] = said.ranks if isinstance(said.ranks, tuple) else groups.get(name, ())
-        if isinstance(said.ranks, str) and re.fullmatch(r"\[[\d, ]*\]", said.ranks):  # of many, not all are named
-            ranks = msgspec.json.decode(said.ranks, type=tuple[Rank, ...])
-        if not ranks and said.group_size == about.world_size:
+    said = [(event, msgspec.json.decode(event.args, type=_Recorded)) for event in events]
+    kernels = {each.launch: event for event, each in said if event.cat in _KERNELS}
+    launches = [(event, each) for event, each in said if event.cat not in _KERNELS]
+    for event, each in launches or said:
+        name, dtype = str(each.group), dtype_of(each.dtype)
+        ranks: Sequence[int] = each.ranks if isinstance(each.ranks, tuple) else groups.get(name, ())
+        if isinstance(each.ranks, str) and re.fullmatch(r"\[[\d, ]*\]", each.ranks):  # of many, not all are named
+            ranks = msgspec.json.decode(each.ranks, type=tuple[Rank, ...])
+        if not ranks and each.group_size == about.world_size:
             ranks = range(about.world_size)
-        elements, ends = max(said.in_msg_nelems, said.out_msg_nelems), (said.src_rank, said.dst_rank)
-        yield _call(event, trace, said.collective_name, ranks, elements, dtype, name, ends)
+        size_bytes = size_of(max(each.sent, each.received), dtype, each.op)
+        kernel = event if event.cat in _KERNELS else kernels.get(each.launch) if each.launch is not None else None
+        begin_us, end_us = (event.begin_us, None) if kernel is None else (kernel.begin_us, kernel.end_us)
+        yield Found(
+            op=each.op, ranks=members(each.op, ranks), bytes=size_bytes, dtype=dtype, group=name,
+            ends=(each.source, each.destination), enter_ns=trace.at_ns(begin_us), exit_ns=trace.at_ns(end_us),
+        )  # fmt: skip
 
 
 def _operators(events: Sequence[_Event], trace: _Trace) -> Iterator[Found]:
-    """Yield the calls of c10d's operators. A list of tensors has no type there, but in the event of gloo."""
-    said = [(event, msgspec.json.decode(event.args, type=_Operator)) for event in events
-            if event.name.startswith(("c10d::", "gloo:", "nccl:"))]  # fmt: skip
+    """Yield the calls of c10d's operators. Each ends with the work of gloo's that it has begun, which also says the
+    type where a list of tensors has none.
+    """
+    said = [(event, msgspec.json.decode(event.args, type=_Operator)) for event in events]
     calls = [(event, each) for event, each in said if event.name.startswith("c10d::") and each.dims]
     if calls and (groups_count := len(trace.distributed.pg_config)) > 1:
         raise ValueError(f"{calls[0][0].name} does not say in which of the {groups_count} process groups it is")
-    dtypes = _dtypes([(event, each) for event, each in said if not event.name.startswith("c10d::")], calls)
     everyone = range(trace.distributed.world_size)
-    for (event, each), dtype in zip(calls, dtypes, strict=True):
+    works = _works([each for each in said if each[0].name.startswith("gloo:")], calls, len(everyone))
+    for (event, each), (kind, end_us) in zip(calls, works, strict=True):
         op, sizes = op_of(event.name), each.sizes
-        elements = max(sizes, default=0)
-        if op in {"all_gather", "reduce_scatter"} and len(sizes) == 1:  # what is whole has no shape
-            elements *= len(everyone)
+        dtype = kind if not each.dtypes else each.dtypes.pop() if len(each.dtypes) == 1 else ""
+        elements = max(sizes, default=0) * (len(everyone) if op in _OF_ALL and len(sizes) == 1 else 1)
         of_any = "any" in event.name or op not in {"send", "recv"}
         peer, tag = (None, None) if of_any else (each.inputs + [None] * 4)[2:4]
         number = None if peer is None else int(msgspec.convert(peer, Number))
-        ends = (None, number) if op == "send" else (number, None)
-        yield _call(event, trace, event.name, everyone, elements, dtype, str(tag or ""), ends)
+        yield Found(
+            op=event.name, ranks=members(event.name, everyone), bytes=size_of(elements, dtype, event.name),
+            dtype=dtype, group=str(tag or ""), ends=(None, number) if op == "send" else (number, None),
+            enter_ns=trace.at_ns(event.begin_us), exit_ns=trace.at_ns(end_us),
+        )  # fmt: skip
 
 
-_Said = tuple[_Event, _Operator]
-
-
-def _dtypes(made: Sequence[_Said], calls: Sequence[_Said]) -> list[str]:
-    """Return the data type of each of c10d's calls, of those in `made` where it has none itself; "" if unknown.
+def _works(made: Sequence[_Operation], calls: Sequence[_Operation], ranks_count: int) -> list[tuple[str, float | None]]:
+    """Return the data type and the end of the work that each of c10d's calls has begun; "" and None if unknown.
 
     Those of one operation and size begin behind their calls, in the same order. Where they are of several types, they
     say the type only if each begins before the next call.
     """
-    types: dict[tuple[str | None, int], list[tuple[float, str]]] = defaultdict(list)
+    there: dict[tuple[str | None, int | None], list[_Operation]] = defaultdict(list)
     for event, said in made:
-        if said.types:
-            key = op_of(event.name.replace(":", "::")), max(said.sizes, default=0)
-            types[key].append((event.ts, dtype_of(said.types[0])))
-    alike: dict[tuple[str | None, int], list[int]] = defaultdict(list)
+        op = op_of(event.name.replace(":", "::"))
+        there[op, None if op in _NO_SIZE else sum(said.sizes)].append((event, said))
+    alike: dict[tuple[str | None, int | None], list[int]] = defaultdict(list)
     for place, (event, said) in enumerate(calls):
-        alike[op_of(event.name), max(said.sizes, default=0)].append(place)
-    found = [""] * len(calls)
+        key, count = _work_of(event, said, ranks_count)
+        alike[key] += [place] * count
+    found: dict[int, tuple[str, float | None]] = {}
     for key, places in alike.items():
-        begins = [*(calls[place][0].ts for place in places), math.inf]
-        known = types[key]
-        is_one = len({dtype for _, dtype in known}) == 1
-        is_sure = len(known) == len(places) and all(
-            begin <= at < following for begin, following, (at, _) in zip(begins[:-1], begins[1:], known, strict=True)
-        )
-        for number, place in enumerate(places):
-            own = {dtype_of(each) for each in calls[place][1].types if each not in _NO_TENSOR}
-            others = known[0][1] if is_one else known[number][1] if is_sure else ""
-            found[place] = own.pop() if len(own) == 1 else "" if own else others
-    return found
+        works, begins = there[key], [calls[place][0].begin_us for place in places]
+        starts = [work.begin_us for work, _ in works]
+        is_paired = len(works) == len(places) and all(map(le, begins, starts))
+        ends = [work.end_us for work, _ in works] if is_paired else [None] * len(places)
+        kinds = [kind for _, said in works for kind in sorted(said.dtypes)]
+        if len(set(kinds)) == 1:
+            kinds = kinds[:1] * len(places)
+        elif len(kinds) != len(places) or not is_paired or not all(map(lt, starts, [*begins[1:], math.inf])):
+            kinds = [""] * len(places)
+        found |= zip(places, zip(kinds, ends, strict=True), strict=True)  # of several works of a call, the last counts
+    return [found[place] for place in range(len(calls))]
 
 
-def _elements(shape: Sequence[int | list[int]]) -> int:
-    """Return the elements of a tensor; 0 of an empty shape, which all that is no tensor has."""
-    sizes = [size for size in shape if isinstance(size, int)]
-    return math.prod(sizes) if sizes else 0
+def _work_of(event: _Event, said: _Operator, ranks_count: int) -> tuple[tuple[str | None, int | None], int]:
+    """Return operation and elements of the work that a call begins in gloo, and how many of them."""
+    op, sizes = op_of(event.name), said.sizes
+    if op in _NO_SIZE:
+        return (op, None), 1
+    if op == "reduce_scatter":
+        return ("all_reduce", max(sizes, default=0)), ranks_count if len(sizes) == 1 else 1
+    return (op, (min if op == "all_gather" else max)(sizes, default=0)), 1
 
 
-def _call(
-    event: _Event, trace: _Trace, op: str, ranks: Sequence[int], elements: int, dtype: str, group: str,
-    ends: tuple[int | None, int | None],
-) -> Found:  # fmt: skip
-    start_ns = int(trace.base_ns) + round(event.ts * 1e3)
-    return Found(
-        op=op, ranks=members(op, ranks), bytes=size_of(elements, dtype, op), dtype=dtype, group=group, ends=ends,
-        enter_ns=start_ns, exit_ns=start_ns + round(event.dur * 1e3),
-    )  # fmt: skip
+def _elements(dims: list[int | list[int]], kind: str) -> int | None:
+    """Return the elements of an argument's tensor, or of all of its list; None of what is no tensor."""
+    shapes = [each for each in dims if isinstance(each, list)]
+    if not shapes and not dims and kind in _NO_TENSOR:
+        return None
+    return sum(map(math.prod, shapes)) if shapes else math.prod(each for each in dims if isinstance(each, int))

@@ -89,7 +89,7 @@ def _read(file: Path, form: str, files_count: int, unknown: Counter[str]) -> tup
         if odd := next(odd_calls(calls), ""):
             raise ValueError(odd)
     except _DAMAGED as error:
-        raise StoreError(f"{file}: no trace of {form}: {_why(error):.300}") from error
+        raise StoreError(f"{file}: no trace of {form}: {printable(_why(error)):.300}") from error
     return rank, calls
 
 

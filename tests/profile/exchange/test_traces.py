@@ -97,8 +97,8 @@ def test_a_trace_of_kineto_is_read(tmp_path: Path) -> None:
         trace = kineto(
             rank,
             {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 5, "args": {}},
-            comms("allreduce", 100.0 + late, **ranks),
-            comms("allreduce", 100.0 + late, **ranks) | {"cat": "kernel"},
+            comms("allreduce", 90.0, **ranks, **{"External id": 7}) | {"dur": 0.5},
+            comms("allreduce", 100.0 + late, **ranks, **{"External id": 7}) | {"cat": "kernel"},
             comms("_allgather_base", 200.0, **ranks, **{"Out msg nelems": 512, "dtype": "BFloat16"}),
             comms("wait", 250.0),
             comms("allreduce_sparse_special", 260.0),
@@ -115,6 +115,7 @@ def test_a_trace_of_kineto_is_read(tmp_path: Path) -> None:
         ("send", 1024, "float32", (0, 1)),
     ]
     assert (mine[0].enter_ns, mine[0].exit_ns, mine[1].gap_ns) == (100_000, 120_500, 79_500)
+    assert [call.exit_ns for call in mine[1:]] == [None] * 3  # the launch ends at once, and no kernel says more
     assert "2 calls of teleport were left out." in found.remarks
     assert summarize(found).profile.calls[0].wait_ns == 7_000
 
@@ -149,6 +150,51 @@ def test_operators_of_c10d_are_read_where_nothing_else_is(tmp_path: Path) -> Non
         (tmp_path / "1.json").write_text(json.dumps(kineto(1, bad)))
         with pytest.raises(StoreError, match=why):
             read_calls([tmp_path / "1.json"], "kineto")
+
+
+def gloo(*said: tuple[str, list[Any], list[str]], every_us: float = 100.0) -> dict[str, Any]:
+    """Return a trace of rank 0 with such operators; a work of gloo's begins 9 us after its call and takes 80."""
+    at_us, events = -every_us, []
+    for name, dims, kinds in said:
+        is_call = name.startswith("c10d")
+        at_us += every_us * is_call
+        events.append(operator(name, dims, kinds) | {"ts": at_us + (0 if is_call else 9), "dur": 1 if is_call else 80})
+    return kineto(0, *events)
+
+
+def test_sizes_and_times_of_gloo_are_those_of_the_work_that_a_call_begins(tmp_path: Path) -> None:
+    """Tensors without a dimension had 0 bytes, gather one rank's part, and a call ended when it had begun its work."""
+    two, nothing = ["TensorList", "TensorList"], ["", "TensorList"]
+    trace = gloo(
+        ("c10d::allreduce_", [[[]]], ["TensorList"]), ("gloo:all_reduce", [[]], ["float"]),
+        ("c10d::broadcast_", [[[]]], ["TensorList"]), ("gloo:broadcast", [[]], ["long int"]),
+        ("c10d::gather_", [[], [[16]]], nothing), ("gloo:gather", [[16]], ["float"]),
+        ("c10d::reduce_scatter_", [[[16]], []], ["TensorList", ""]),
+        ("gloo:all_reduce", [[16]], ["float"]), ("gloo:all_reduce", [[16]], ["float"]),
+        ("c10d::alltoall_", [[[16], [16]], [[16], [16]]], two), ("gloo:all_to_all", [[16], [16]], ["float", "float"]),
+        ("c10d::allreduce_coalesced_", [[[16], [32]]], ["TensorList"]), ("gloo:all_reduce", [[16], [32]], ["float"]),
+        ("c10d::allgather_into_tensor_coalesced_", [[[32]], [[16]]], two), ("gloo:all_gather", [[16]], ["float"]),
+        ("c10d::_reduce_scatter_base_", [[16], [32]], ["float", "float"]), ("gloo:all_reduce", [[32]], ["float"]),
+        ("c10d::barrier", [[1]], ["unsigned char"]), ("gloo:barrier", [], []),
+    )  # fmt: skip
+    (tmp_path / "0.json").write_text(json.dumps(trace))
+    (tmp_path / "1.json").write_text(json.dumps(trace | kineto(1, *trace["traceEvents"])))
+    found = [call for call in read_calls([tmp_path], "kineto").calls if call.rank == 0]
+    assert [(call.op, call.dtype, call.bytes) for call in found] == [
+        ("all_reduce", "float32", 4), ("broadcast", "int64", 8), ("gather", "float32", 128),
+        ("reduce_scatter", "float32", 128), ("all_to_all", "float32", 128), ("all_reduce", "float32", 192),
+        ("all_gather", "float32", 128), ("reduce_scatter", "float32", 128), ("barrier", "uint8", 0),
+    ]  # fmt: skip
+    assert {call.took_ns for call in found} == {89_000}
+
+
+def test_a_call_without_its_work_has_no_known_end(tmp_path: Path) -> None:
+    trace = gloo(*[("c10d::allreduce_", [[[8]]], ["float"])] * 2, ("gloo:all_reduce", [[8]], ["float"]))
+    (tmp_path / "0.json").write_text(json.dumps(trace | {"distributedInfo": {"rank": 0, "world_size": 1}}))
+    assert [call.took_ns for call in read_calls([tmp_path], "kineto").calls] == [None, None]
+    (tmp_path / "0.json").write_text(json.dumps(kineto(0, {"ph": "X", "name": "c10d::barrier", "args": {}})))
+    with pytest.raises(StoreError, match="c10d::barrier does not say when it began"):
+        read_calls([tmp_path / "0.json"], "kineto")
 
 
 def test_tensors_of_one_size_and_several_types_are_told_apart_by_order(tmp_path: Path) -> None:
@@ -299,7 +345,7 @@ def test_negative_times_are_refused(tmp_path: Path, form: str, start_ns: int, to
                   {"name": "start_ns", "int64Val": start_ns}, {"name": "duration_ns", "int64Val": took_ns}]  # fmt: skip
     found = comms("allreduce", start_ns / 1e3, **{"Process Group Ranks": "[0]"}) | {"dur": took_ns / 1e3}
     trace = {
-        "kineto": kineto(0, found),
+        "kineto": kineto(0, found | {"cat": "kernel"}),
         "chakra": {"nodes": [{"id": 1, "name": "a", "type": 7, "attr": attributes}]},
         "param": [reduce(0, start_ns, took_ns, global_ranks=[0])],
     }
@@ -410,6 +456,8 @@ def chakra_node(**attributes: object) -> dict[str, Any]:
             )
         ),
         ("chakra", {"nodes": [{"type": 7.0}]}),
+        *(("chakra", {"nodes": [{"type": 7, "attr": [{"name": name, "int64Val": 1}]}]}) for name in ([], {}, None)),
+        ("param", [reduce(0, 1, global_ranks=[0], dtype="\x1b[31mX")]),
         *(
             ("chakra", {"nodes": [{"type": 4, "attr": [{"name": "duration_ns", "int64Val": value}]}]})
             for value in (-5, True, 2.5)
@@ -420,8 +468,9 @@ def chakra_node(**attributes: object) -> dict[str, Any]:
 def test_a_number_of_another_kind_is_no_number(form: str, made: object, tmp_path: Path) -> None:
     """Each was taken for a whole number, and bytes, ranks or the order of calls were false."""
     (tmp_path / "0.json").write_text(json.dumps(made))
-    with pytest.raises(StoreError, match=rf"0\.json: no trace of {form}: "):
+    with pytest.raises(StoreError, match=rf"0\.json: no trace of {form}: ") as caught:
         read_calls([tmp_path / "0.json"], form)
+    assert str(caught.value).isprintable()
 
 
 def test_numbers_may_be_texts_as_protobuf_writes_them(tmp_path: Path) -> None:
