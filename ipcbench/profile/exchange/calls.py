@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Final, TypeAlias, get_args
+from typing import Annotated, Final, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
@@ -45,6 +45,14 @@ class Found:
     gap_ns: int | None = None
     group: str = ""
     ends: tuple[int | None, int | None] = (None, None)
+
+
+class Trace(NamedTuple):
+    """What a trace of one rank holds: calls, its rank if it says that, and a remark on all of them."""
+
+    calls: Iterator[Found]
+    rank: int | None = None
+    remark: str = ""
 
 
 def op_of(name: str) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from ipcbench.profile.exchange.calls import Found, Number, end_of
+from ipcbench.profile.exchange.calls import Found, Number, Trace, end_of
 from ipcbench.profile.records import Call, Rank
 
 _KINDS: Final = {"COMP_NODE": 4, "COMM_SEND_NODE": 5, "COMM_RECV_NODE": 6, "COMM_COLL_NODE": 7}
@@ -24,7 +24,7 @@ class _Node(msgspec.Struct, rename="camel"):
     attr: list[dict[str, Any]] = []
 
 
-class _Trace(msgspec.Struct):
+class _Nodes(msgspec.Struct):
     nodes: list[_Node]
 
 
@@ -42,9 +42,9 @@ class _Attributes(msgspec.Struct):
     duration_ns: Number | None = None
 
 
-def read_chakra(data: bytes) -> tuple[None, Iterator[Found]]:
+def read_chakra(data: bytes) -> Trace:
     """Return the calls of a trace, which does not say its rank; the time of a COMP_NODE is the gap before the next."""
-    return None, _found(msgspec.json.decode(data, type=_Trace).nodes)
+    return Trace(_found(msgspec.json.decode(data, type=_Nodes).nodes))
 
 
 def _whole(number: Number | None) -> int | None:

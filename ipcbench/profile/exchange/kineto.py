@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from operator import le, lt
@@ -12,13 +12,17 @@ from typing import Any, Final
 
 import msgspec
 
-from ipcbench.profile.exchange.calls import Found, Number, dtype_of, members, op_of, size_of
+from ipcbench.profile.exchange.calls import Found, Number, Trace, dtype_of, members, op_of, size_of
 from ipcbench.profile.records import Count, Rank, RanksCount
 
 _KERNELS: Final = {"kernel", "gpu_memcpy"}
 _NO_TENSOR: Final = {"", "TensorList", "Scalar", "ScalarList", "GenericList"}
 _OF_ALL: Final = {"all_gather", "gather", "reduce_scatter", "scatter"}
 """What is whole there may be a list of lists, which has no shape: then only a rank's own part has."""
+_ALL_RANKS: Final = (
+    "These traces do not say the group of a call: all calls are taken as of all ranks, also those of a group that was "
+    "made while they were recorded."
+)
 _NO_SIZE: Final = {"barrier", "scatter"}
 """Of which gloo's event has none at some ranks."""
 
@@ -55,7 +59,7 @@ class _Distributed(msgspec.Struct):
     pg_config: list[_Group] = []
 
 
-class _Trace(msgspec.Struct):
+class _Content(msgspec.Struct):
     events: list[_Event] = msgspec.field(name="traceEvents")
     base_ns: Number = msgspec.field(default=0, name="baseTimeNanoseconds")
     distributed: _Distributed = msgspec.field(default_factory=_Distributed, name="distributedInfo")
@@ -103,28 +107,32 @@ class _Operator(msgspec.Struct):
 _Operation = tuple[_Event, _Operator]
 
 
-def read_kineto(data: bytes) -> tuple[int | None, Iterator[Found]]:
-    """Return the rank that a trace says, and its calls."""
-    trace = msgspec.json.decode(data, type=_Trace)
+def read_kineto(data: bytes) -> Trace:
+    """Return what a trace of a rank holds."""
+    trace = msgspec.json.decode(data, type=_Content)
     spans = [event for event in trace.events if event.ph == "X"]
     recorded = [event for event in spans if b'"Collective name"' in memoryview(event.args).tobytes()]
     if recorded:
-        return trace.distributed.rank, _recorded(_in_order(recorded), trace)
+        return Trace(_recorded(_in_order(recorded), trace), trace.distributed.rank)
     operators = _in_order([event for event in spans if event.name.startswith(("c10d::", "gloo:"))])
-    return trace.distributed.rank, _operators(operators, trace)
+    return Trace(_operators(operators, trace), trace.distributed.rank, _ALL_RANKS if operators else "")
 
 
 def _in_order(events: Sequence[_Event]) -> list[_Event]:
     return sorted(events, key=lambda event: event.begin_us)
 
 
-def _recorded(events: Sequence[_Event], trace: _Trace) -> Iterator[Found]:
+def _recorded(events: Sequence[_Event], trace: _Content) -> Iterator[Found]:
     """Yield the calls of recorded events. They end when all is launched; only kernels say when the transfer is."""
     about = trace.distributed
     groups = {str(each.pg_name): each.ranks for each in about.pg_config}
     said = [(event, msgspec.json.decode(event.args, type=_Recorded)) for event in events]
-    kernels = {each.launch: event for event, each in said if event.cat in _KERNELS}
     launches = [(event, each) for event, each in said if event.cat not in _KERNELS]
+    counts = Counter((each.launch, each.op) for _, each in launches)
+    kernels: dict[tuple[int | None, str], list[_Event]] = defaultdict(list)
+    for event, each in said:
+        if event.cat in _KERNELS:
+            kernels[each.launch, each.op].append(event)
     for event, each in launches or said:
         name, dtype = str(each.group), dtype_of(each.dtype)
         ranks: Sequence[int] = each.ranks if isinstance(each.ranks, tuple) else groups.get(name, ())
@@ -133,17 +141,20 @@ def _recorded(events: Sequence[_Event], trace: _Trace) -> Iterator[Found]:
         if not ranks and each.group_size == about.world_size:
             ranks = range(about.world_size)
         size_bytes = size_of(max(each.sent, each.received), dtype, each.op)
-        kernel = event if event.cat in _KERNELS else kernels.get(each.launch) if each.launch is not None else None
-        begin_us, end_us = (event.begin_us, None) if kernel is None else (kernel.begin_us, kernel.end_us)
+        is_alone = each.launch is not None and counts[each.launch, each.op] == 1
+        own = [event] if event.cat in _KERNELS else kernels[each.launch, each.op] if is_alone else []
+        begin_us = min((kernel.begin_us for kernel in own), default=event.begin_us)
+        ends = [kernel.end_us for kernel in own if kernel.end_us is not None]
+        end_us = max(ends) if ends and len(ends) == len(own) else None
         yield Found(
             op=each.op, ranks=members(each.op, ranks), bytes=size_bytes, dtype=dtype, group=name,
             ends=(each.source, each.destination), enter_ns=trace.at_ns(begin_us), exit_ns=trace.at_ns(end_us),
         )  # fmt: skip
 
 
-def _operators(events: Sequence[_Event], trace: _Trace) -> Iterator[Found]:
-    """Yield the calls of c10d's operators. Each ends with the work of gloo's that it has begun, which also says the
-    type where a list of tensors has none.
+def _operators(events: Sequence[_Event], trace: _Content) -> Iterator[Found]:
+    """Yield the calls of c10d's operators. Each takes as long as the work that it has put into gloo's queue, which also
+    says the type where a list of tensors has none.
     """
     said = [(event, msgspec.json.decode(event.args, type=_Operator)) for event in events]
     calls = [(event, each) for event, each in said if event.name.startswith("c10d::") and each.dims]
@@ -151,7 +162,7 @@ def _operators(events: Sequence[_Event], trace: _Trace) -> Iterator[Found]:
         raise ValueError(f"{calls[0][0].name} does not say in which of the {groups_count} process groups it is")
     everyone = range(trace.distributed.world_size)
     works = _works([each for each in said if each[0].name.startswith("gloo:")], calls, len(everyone))
-    for (event, each), (kind, end_us) in zip(calls, works, strict=True):
+    for (event, each), (kind, begin_us, end_us) in zip(calls, works, strict=True):
         op, sizes = op_of(event.name), each.sizes
         dtype = kind if not each.dtypes else each.dtypes.pop() if len(each.dtypes) == 1 else ""
         elements = max(sizes, default=0) * (len(everyone) if op in _OF_ALL and len(sizes) == 1 else 1)
@@ -161,12 +172,16 @@ def _operators(events: Sequence[_Event], trace: _Trace) -> Iterator[Found]:
         yield Found(
             op=event.name, ranks=members(event.name, everyone), bytes=size_of(elements, dtype, event.name),
             dtype=dtype, group=str(tag or ""), ends=(None, number) if op == "send" else (number, None),
-            enter_ns=trace.at_ns(event.begin_us), exit_ns=trace.at_ns(end_us),
+            enter_ns=trace.at_ns(event.begin_us if begin_us is None else begin_us), exit_ns=trace.at_ns(end_us),
         )  # fmt: skip
 
 
-def _works(made: Sequence[_Operation], calls: Sequence[_Operation], ranks_count: int) -> list[tuple[str, float | None]]:
-    """Return the data type and the end of the work that each of c10d's calls has begun; "" and None if unknown.
+_Work = tuple[str, float | None, float | None]
+"""Its data type, begin and end; "" and None if unknown."""
+
+
+def _works(made: Sequence[_Operation], calls: Sequence[_Operation], ranks_count: int) -> list[_Work]:
+    """Return the work that each of c10d's calls has put into gloo's queue.
 
     Those of one operation and size begin behind their calls, in the same order. Where they are of several types, they
     say the type only if each begins before the next call.
@@ -179,18 +194,20 @@ def _works(made: Sequence[_Operation], calls: Sequence[_Operation], ranks_count:
     for place, (event, said) in enumerate(calls):
         key, count = _work_of(event, said, ranks_count)
         alike[key] += [place] * count
-    found: dict[int, tuple[str, float | None]] = {}
+    found: dict[int, _Work] = {}
     for key, places in alike.items():
-        works, begins = there[key], [calls[place][0].begin_us for place in places]
-        starts = [work.begin_us for work, _ in works]
-        is_paired = len(works) == len(places) and all(map(le, begins, starts))
-        ends = [work.end_us for work, _ in works] if is_paired else [None] * len(places)
+        works, called = there[key], [calls[place][0].begin_us for place in places]
+        begins = [work.begin_us for work, _ in works]
+        is_paired = len(works) == len(places) and all(map(le, called, begins))
         kinds = [kind for _, said in works for kind in sorted(said.dtypes)]
         if len(set(kinds)) == 1:
             kinds = kinds[:1] * len(places)
-        elif len(kinds) != len(places) or not is_paired or not all(map(lt, starts, [*begins[1:], math.inf])):
+        elif len(kinds) != len(places) or not is_paired or not all(map(lt, begins, [*called[1:], math.inf])):
             kinds = [""] * len(places)
-        found |= zip(places, zip(kinds, ends, strict=True), strict=True)  # of several works of a call, the last counts
+        for number, place in enumerate(places):
+            _, first_us, _ = found.get(place, ("", None, None))  # a call may have several works
+            begin_us, end_us = (begins[number], works[number][0].end_us) if is_paired else (None, None)
+            found[place] = kinds[number], begin_us if first_us is None else first_us, end_us
     return [found[place] for place in range(len(calls))]
 
 

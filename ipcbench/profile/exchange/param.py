@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from ipcbench.profile.exchange.calls import Found, dtype_of, end_of, members, size_of
+from ipcbench.profile.exchange.calls import Found, Trace, dtype_of, end_of, members, size_of
 from ipcbench.profile.records import Count, Rank, RanksCount
 
 
@@ -27,9 +27,9 @@ class _Entry(msgspec.Struct):
     gap_ns: Count | None = None
 
 
-def read_param(data: bytes) -> tuple[None, Iterator[Found]]:
+def read_param(data: bytes) -> Trace:
     """Return the calls of a trace, which does not say its rank."""
-    return None, _found(msgspec.json.decode(data, type=list[_Entry]))
+    return Trace(_found(msgspec.json.decode(data, type=list[_Entry])))
 
 
 def _found(entries: list[_Entry]) -> Iterator[Found]:

@@ -7,7 +7,7 @@ import math
 import re
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +15,7 @@ import msgspec
 
 from ipcbench.errors import ConfigError, StoreError
 from ipcbench.profile.comm.waits import matched, misfits
-from ipcbench.profile.exchange.calls import Found, numbered
+from ipcbench.profile.exchange.calls import Trace, numbered
 from ipcbench.profile.exchange.chakra import read_chakra, to_chakra
 from ipcbench.profile.exchange.kineto import read_kineto
 from ipcbench.profile.exchange.param import read_param
@@ -25,7 +25,7 @@ from ipcbench.profile.records import Call, Profile, odd_calls
 from ipcbench.util.files import as_store_errors, nothing_new_if_it_fails, regular, write_bytes
 from ipcbench.util.text import printable
 
-IMPORTS: Mapping[str, Callable[[bytes], tuple[int | None, Iterator[Found]]]] = {
+IMPORTS: Mapping[str, Callable[[bytes], Trace]] = {
     "kineto": read_kineto, "chakra": read_chakra, "param": read_param,
 }  # fmt: skip
 EXPORTS: Final = ("chrome", "perfetto", "chakra")
@@ -51,8 +51,10 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
     calls: list[Call] = []
     unknown: Counter[str] = Counter()
     known: dict[int, Path] = {}
+    remarks: dict[str, None] = {}
     for file in files:
-        rank, own = _read(file, form, len(files), unknown)
+        rank, own, remark = _read(file, form, len(files), unknown)
+        remarks |= {remark: None} if remark else {}
         calls += own
         if rank in known:
             raise StoreError(f"{file}: is of rank {rank}, and so is {known[rank]}; name one file for each rank")
@@ -66,16 +68,16 @@ def read_calls(paths: Sequence[Path], form: str) -> Profile:
     is_planned = all(call.enter_ns is None for call in calls)
     clock = "" if is_planned else "; their times are taken as those of one clock"
     said = unfit(calls)
-    remarks = [*([said] if said else []), f"Imported from {form}: {len(files)} files{clock}."]
+    lines = [*([said] if said else []), *remarks, f"Imported from {form}: {len(files)} files{clock}."]
     if blind := sum(call.wait_ns is None for call in matched(calls) if call.exit_ns is not None):
         why = "others lack or have no times, they are asynchronous, or clocks differ"
-        remarks.append(f"Calls of which it is not known how long they waited: {blind:,}; {why}.")
-    remarks += [f"{count} calls of {name:.60} were left out." for name, count in unknown.items()]
-    return Profile(None, calls=tuple(calls), remarks=tuple(remarks), is_planned=is_planned)
+        lines.append(f"Calls of which it is not known how long they waited: {blind:,}; {why}.")
+    lines += [f"{count} calls of {name:.60} were left out." for name, count in unknown.items()]
+    return Profile(None, calls=tuple(calls), remarks=tuple(lines), is_planned=is_planned)
 
 
-def _read(file: Path, form: str, files_count: int, unknown: Counter[str]) -> tuple[int, list[Call]]:
-    """Return the rank of a file and its calls, and count those that are none of ours."""
+def _read(file: Path, form: str, files_count: int, unknown: Counter[str]) -> tuple[int, list[Call], str]:
+    """Return the rank of a file, its calls, and a remark on them; count those that are none of ours."""
     with as_store_errors(file):
         if not file.exists():
             raise StoreError(f"{file}: there is no such file")
@@ -83,14 +85,14 @@ def _read(file: Path, form: str, files_count: int, unknown: Counter[str]) -> tup
     try:
         if not data:
             raise ValueError("it is empty")
-        stated, found = IMPORTS[form](gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
-        rank = _rank_of(file, files_count) if stated is None else stated
-        calls = [*numbered(found, rank, unknown)]
+        trace = IMPORTS[form](gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
+        rank = _rank_of(file, files_count) if trace.rank is None else trace.rank
+        calls = [*numbered(trace.calls, rank, unknown)]
         if odd := next(odd_calls(calls), ""):
             raise ValueError(odd)
     except _DAMAGED as error:
         raise StoreError(f"{file}: no trace of {form}: {printable(_why(error)):.300}") from error
-    return rank, calls
+    return rank, calls, trace.remark
 
 
 def _rank_of(file: Path, files_count: int) -> int:

@@ -185,7 +185,36 @@ def test_sizes_and_times_of_gloo_are_those_of_the_work_that_a_call_begins(tmp_pa
         ("reduce_scatter", "float32", 128), ("all_to_all", "float32", 128), ("all_reduce", "float32", 192),
         ("all_gather", "float32", 128), ("reduce_scatter", "float32", 128), ("barrier", "uint8", 0),
     ]  # fmt: skip
-    assert {call.took_ns for call in found} == {89_000}
+    assert {call.took_ns for call in found} == {80_000}
+    assert [call.enter_ns for call in found[:2]] == [9_000, 109_000]
+
+
+def test_a_call_that_waits_in_gloo_s_queue_is_not_under_way(tmp_path: Path) -> None:
+    """Waiting behind the calls before counted as transfer, and GB/s were a twelfth of what they were."""
+    calls = [operator("c10d::allreduce_", [[[8]]], ["float"]) | {"ts": place} for place in range(3)]
+    works = [operator("gloo:all_reduce", [[8]], ["float"]) | {"ts": 10 * (1 + place), "dur": 10} for place in range(3)]
+    (tmp_path / "0.json").write_text(json.dumps(kineto(0, *calls, *works) | {"distributedInfo": {"world_size": 1}}))
+    found = read_calls([tmp_path], "kineto")
+    assert [(call.enter_ns, call.took_ns) for call in found.calls] == [(10_000 * n, 10_000) for n in (1, 2, 3)]
+    assert any("do not say the group" in remark for remark in found.remarks)
+
+
+def test_a_launch_has_the_kernels_of_its_own_operation(tmp_path: Path) -> None:
+    """The last kernel of several counted, and any of the same number."""
+    of = {"Process Group Ranks": "[0]"}
+
+    def kernel(at_us: float, launch: int, name: str = "allreduce", **more: Any) -> dict[str, Any]:
+        return comms(name, at_us, **of, **{"External id": launch}) | {"cat": "kernel"} | more
+
+    trace = [
+        comms("allreduce", 1.0, **of, **{"External id": 1}), kernel(10.0, 1), kernel(100.0, 1),
+        comms("allreduce", 2.0, **of, **{"External id": 2}), kernel(200.0, 2, "broadcast"),
+        comms("allreduce", 3.0, **of, **{"External id": 3}), comms("allreduce", 4.0, **of, **{"External id": 3}),
+        kernel(300.0, 3), comms("allreduce", 5.0, **of, **{"External id": 4}), kernel(400.0, 4, dur=None),
+    ]  # fmt: skip
+    (tmp_path / "0.json").write_text(json.dumps(kineto(0, *trace)))
+    found = [(call.enter_ns, call.took_ns) for call in read_calls([tmp_path / "0.json"], "kineto").calls]
+    assert found == [(10_000, 110_500), (2_000, None), (3_000, None), (4_000, None), (400_000, None)]
 
 
 def test_a_call_without_its_work_has_no_known_end(tmp_path: Path) -> None:
