@@ -203,7 +203,7 @@ class FlightWriter(CarriedWriter):
 
     def await_peers(self, timeout_s: float | None) -> None:
         deadline = deadline_ns(timeout_s)
-        while not self.library.streams.keys() >= set(self.readers()):
+        while not self.library.streams.keys() >= set(self._not_closed()):  # one may close before it comes
             left_s = remaining_s(deadline)
             self._check_peers()
             if left_s == 0.0:

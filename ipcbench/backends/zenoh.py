@@ -111,7 +111,7 @@ class ZenohWriter(CarriedWriter):
 
     def await_peers(self, timeout_s: float | None) -> None:
         deadline, publishers, pause = deadline_ns(timeout_s), self.library.parts, Event()
-        while not all(publishers[index].matching_status.matching for index in self.readers()):
+        while not all(publishers[index].matching_status.matching for index in self._not_closed()):  # one may yet close
             self._check_peers()
             if deadline is not None and now_ns() > deadline:
                 raise TransportTimeout(f"channel {self.address.channel.name!r} has not all of its readers yet")

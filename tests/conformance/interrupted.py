@@ -27,7 +27,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ipcbench import Address, Backend, ChannelSpec, Reader, Writer, backends, get_backend
+import ipcbench
+from ipcbench import Address, Backend, ChannelSpec, Reader, Writer, get_backend
 from ipcbench.errors import EndOfStream, IpcbenchError, TransportError, TransportTimeout
 from ipcbench.testing.agents.client import until
 from ipcbench.util.files import temporary_folder
@@ -37,10 +38,9 @@ MESSAGES = 400
 EARLIEST_S, LATEST_S, AGAIN_S = 0.0005, 0.02, 0.00003
 CALL_S = 0.0007
 CALLS = "create", "open_reader", "open_writer", "close_writer", "close_reader", "destroy"
-BACKENDS = str(Path(backends.__file__).parent)
 FOLDERS = Path(tempfile.gettempdir()), Path("/dev/shm")
-PACKAGE = str(Path(BACKENDS).parent)
-PLACES = {"read": BACKENDS, "write": BACKENDS}
+PACKAGE = str(Path(ipcbench.__file__).parent)
+PLACES = {"read": PACKAGE, "write": PACKAGE}
 LIFE_PLACES = {"call": PACKAGE, "close": PACKAGE}
 """Functions that may be interrupted, and where they are; `call` is each that is made `whole`."""
 
