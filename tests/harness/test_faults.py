@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -203,7 +202,7 @@ def test_ranks_that_outlive_their_launcher_join_no_later_launch(tmp_path, monkey
         if made.launcher == "mpiexec" and len(killed) < 2:  # a start is tried twice
             (mpiexec,) = made.started
             assert until(lambda: psutil.Process(mpiexec.pid).children(), 60.0)
-            mpiexec.send_signal(signal.SIGHUP)
+            mpiexec.kill()
             mpiexec.wait()
             killed.append(mpiexec.pid)
         return made
