@@ -254,7 +254,7 @@ class Profile:
     is_planned: bool = False
     verified_on: str | None = None
     """The GPU on which its CUDA figures were measured, and torch's version; None for none."""
-    clock_error_ns: Count = 0
+    clock_error_ns: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Most by which clocks of two ranks may differ; 0 on one host."""
 
     @property

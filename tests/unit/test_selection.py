@@ -70,7 +70,7 @@ def test_what_is_recorded_is_of_a_family_and_still_there() -> None:
 
 @pytest.mark.parametrize("with_torch", [True, False])
 def test_with_torch_and_without_tests_pass_for_themselves(tmp_path, monkeypatch, with_torch: bool) -> None:
-    name = "tests/profile/files/test_exchange.py"
+    name = "tests/profile/exchange/test_traces.py"
     monkeypatch.setattr(selection, "PASSED", tmp_path / "passed.json")
     monkeypatch.setattr(selection, "_WITH_TORCH", with_torch)
     (tmp_path / "passed.json").write_text(json.dumps({selection._key(name): digest(ROOT / name)}))
