@@ -13,8 +13,11 @@ import psutil
 import pytest
 
 from ipcbench import Address, get_backend
+from ipcbench.backends.mp.kept import LOCK
 from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.directory import channel_directory
+from ipcbench.sync.locks import is_locked
 from ipcbench.testing import ConformanceSuite
 from ipcbench.testing.agents.client import Agent
 from ipcbench.testing.agents.pool import Pools
@@ -140,3 +143,16 @@ def made(fixture: Fixture) -> tuple[Address, Sequence[Agent]]:
     """Return a channel that no endpoint is open of, and its agents."""
     agents = fixture.pool.acquire(2)
     return fixture.create(fixture.spec(readers=1), agents[0]), agents
+
+
+def test_an_old_address_ends_no_manager_of_a_channel_of_the_same_name(pools: Pools) -> None:
+    fixture = Fixture(get_backend("mp-manager"), pools, Scope((1,)))
+    old, agents = made(fixture)
+    backend = get_backend("mp-manager")()
+    backend.destroy(old)
+    new = fixture.create(old.channel, agents[0])
+    with suppress(TransportError):
+        backend.destroy(old)
+    assert is_locked(channel_directory(new) / LOCK)
+    backend.destroy(new)
+    assert traces(new.channel.name) == []

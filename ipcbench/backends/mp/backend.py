@@ -20,7 +20,6 @@ from ipcbench.backends.mp.pipe import PipeReader, PipeWriter
 from ipcbench.backends.mp.queue import QueueReader, QueueWriter
 from ipcbench.errors import BackendUnavailable, TransportError
 from ipcbench.sync.carried import CarriedBackend, CarriedReader, CarriedWriter
-from ipcbench.sync.directory import channel_directory
 from ipcbench.sync.interrupts import whole
 from ipcbench.sync.parent import has_parent, in_parent
 from ipcbench.sync.service import end_services
@@ -81,6 +80,9 @@ class MpManager(MpQueue):
     _make: ClassVar[str] = "make_manager"
     writer, reader = ManagerWriter, ManagerReader
 
+    def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
+        undo.callback(end_services, folder)
+        super().prepare(folder, address, undo)
+
     def _clean(self, address: Address) -> None:
-        """End the manager, also one that is stopped."""
-        end_services(channel_directory(address))
+        """Do nothing: `end` ends the manager, if the folder is still this channel's."""
