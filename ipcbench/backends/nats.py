@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import secrets
-import shutil
 from collections import deque
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -25,11 +23,12 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from ipcbench.backend import Address, Capabilities, unavailable
-from ipcbench.errors import BackendUnavailable, PeerLost, TransportError, Unsupported
+from ipcbench.errors import PeerLost, Unsupported
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync import CarriedBackend, CarriedReader, CarriedWriter, kill_group, start_service
 from ipcbench.sync.directory import channel_directory, channel_token, write_private
 from ipcbench.sync.loop import LoopThread, News
+from ipcbench.sync.server import Server, keep_url, url_of
 from ipcbench.util.files import read_limited
 
 absence: ModuleNotFoundError | None = None
@@ -39,10 +38,8 @@ try:
 except ModuleNotFoundError as error:
     nats, absence = None, error  # type: ignore[assignment]
 
-URL_VARIABLE = "IPCBENCH_NATS_URL"
-"""Names a server that is there already; nothing is started or ended then."""
+SERVER = Server("nats", ("nats-server",), variable="IPCBENCH_NATS_URL")
 
-_SERVICE, _PROGRAM, _URL_FILE = "nats", "nats-server", "url"
 _MOST_FILE_BYTES = 65_536
 _LARGEST_BYTES = 2**26
 _SPARE_BYTES = 4096
@@ -66,7 +63,6 @@ ping_interval: "8760h"
 _DESCRIPTORS = 12, 0
 """More than an event loop and a connection open."""
 _ERRORS: tuple[type[Exception], ...] = (nats.errors.Error, asyncio.TimeoutError) if nats else ()
-_NO_SERVER: tuple[type[Exception], ...] = (OSError, ValueError, TransportError, *_ERRORS)
 _thread = LoopThread("nats-py")
 
 
@@ -242,7 +238,7 @@ def _connect(endpoint: NatsWriter | NatsReader, role: str, begin: str) -> _Link:
     """Return the connection of an endpoint, which from now on also looks whether that is lost."""
     address = endpoint.address
     folder = channel_directory(address)
-    link, url = _Link(address.channel.name), read_limited(folder / _URL_FILE, _MOST_FILE_BYTES).decode()
+    link, url = _Link(address.channel.name), url_of(folder)
 
     async def start() -> None:
         await link.open(url, role)
@@ -256,15 +252,10 @@ def _connect(endpoint: NatsWriter | NatsReader, role: str, begin: str) -> _Link:
         _thread.done(start())
     except ConnectionError as error:
         raise PeerLost(f"no connection to the server of channel {address.channel.name!r}, which has died") from error
-    if not (folder / f"{_SERVICE}.service").exists():
+    if not SERVER.is_own(folder):
         endpoint.depth = min(endpoint.depth, max(1, _MOST_HELD_BYTES // (address.channel.max_message_bytes or 1)))
     endpoint._cursors.check_carrier = link.check
     return link
-
-
-def _program() -> str | None:
-    """Return the server's path; Debian has it where the search path of users does not lead."""
-    return shutil.which(_PROGRAM) or shutil.which(_PROGRAM, path="/usr/sbin:/usr/local/sbin")
 
 
 def _ask(url: str) -> int:
@@ -287,7 +278,7 @@ def _ask(url: str) -> int:
 
 def _start(folder: Path, channel: ChannelSpec, undo: ExitStack) -> str:
     """Start a server that listens on the loopback interface, and return its URL, which has its token."""
-    token, path = secrets.token_hex(16), folder / f"{_SERVICE}.conf"
+    token, path = secrets.token_hex(16), folder / f"{SERVER.service}.conf"
     most = max(_LARGEST_BYTES, 2 * (channel.depth + 1) * (channel.max_message_bytes + _SPARE_BYTES))
     quoted = json.dumps(str(folder), ensure_ascii=False)
     write_private(path, _CONFIGURATION.format(folder=quoted, token=token, largest=_LARGEST_BYTES, most=most))
@@ -299,8 +290,8 @@ def _start(folder: Path, channel: ChannelSpec, undo: ExitStack) -> str:
                 places.extend(json.loads(read_limited(file, _MOST_FILE_BYTES))["nats"])
         return bool(places)
 
-    command = [_program() or _PROGRAM, "-c", str(path)]
-    undo.callback(kill_group, start_service(folder, _SERVICE, command, is_ready))
+    command = [SERVER.program, "-c", str(path)]
+    undo.callback(kill_group, start_service(folder, SERVER.service, command, is_ready))
     return places[0].replace("://", f"://{token}@")
 
 
@@ -316,22 +307,15 @@ class Nats(CarriedBackend):
     def probe(cls) -> None:
         if absence is not None:
             raise unavailable(cls.name, absence, "nats", "pip install 'ipcbench[nats]'") from absence
-        if url := os.environ.get(URL_VARIABLE):
-            try:
-                _ask(url)
-            except _NO_SERVER as error:
-                hint = f"start that server, or unset {URL_VARIABLE}"
-                raise BackendUnavailable(cls.name, f"no server at {URL_VARIABLE}: {error}", hint) from error
-        elif _program() is None:
-            raise BackendUnavailable(cls.name, f"there is no {_PROGRAM}", f"apt-get install {_PROGRAM}")
+        SERVER.probe(cls.name, _ask, _ERRORS)
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
-        channel, url = address.channel, os.environ.get(URL_VARIABLE)
+        channel, url = address.channel, SERVER.named_url
         if not url:
             url = _start(folder, channel, undo)
         elif (most_bytes := _ask(url)) < channel.max_message_bytes:
             raise Unsupported(
-                f"the server at {URL_VARIABLE} takes no messages of {channel.max_message_bytes} bytes: its max_payload "
-                f"is {most_bytes}"
+                f"the server at {SERVER.variable} takes no messages of {channel.max_message_bytes} bytes: its "
+                f"max_payload is {most_bytes}"
             )
-        write_private(folder / _URL_FILE, url)
+        keep_url(folder, url)

@@ -13,6 +13,7 @@
 - `ownership`: what happens to endpoints that are dropped without `close`, or inherited by a forked child
 - `peers`: endpoints that know their peers by `liveness` alone
 - `ring`, `ring_memory`: the endpoints of a ring of messages in shared memory, and where they lie there
+- `server`: the server of a transport: one that is there, or a service of the channel's own
 - `service`: a server that a channel needs, started and ended with it
 - `wait`: spinning, yielding and blocking; doorbells
 - `fences`: memory fences, used by the others

@@ -90,15 +90,15 @@ def _sockets(prefix: str) -> Iterator[Trace]:
 
 def _processes(prefix: str) -> Iterator[Trace]:
     """Yield other processes with an argument of which some part of the path begins with the prefix."""
-    for entry in _PROC.glob("[0-9]*/cmdline"):
-        if entry.parent.name == str(os.getpid()):
+    for pid in os.listdir(_PROC) if _PROC.exists() else ():
+        if not pid.isdecimal() or pid == str(os.getpid()):
             continue
         try:
-            words = entry.read_bytes().decode(errors="replace").split("\0")
+            words = (_PROC / pid / "cmdline").read_bytes().decode(errors="replace").split("\0")
         except OSError:  # the process has ended meanwhile
             continue
         if any(_carries(word, prefix) for word in words):
-            yield Trace("process", f"{entry.parent.name}: {' '.join(words).strip()}")
+            yield Trace("process", f"{pid}: {' '.join(words).strip()}")
 
 
 def _maps(pid: int) -> list[str]:

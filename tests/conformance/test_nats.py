@@ -112,9 +112,9 @@ def test_a_server_that_was_there_is_used_and_left_as_it_was(monkeypatch: pytest.
     backend = get_backend("nats")()
     host = backend.create(ChannelSpec(f"ipcb-nats-host-{os.getpid()}"))
     url = url_of(host)
-    monkeypatch.setenv(nats_backend.URL_VARIABLE, url)
+    monkeypatch.setenv(nats_backend.SERVER.variable, url)
     address = backend.create(ChannelSpec(f"ipcb-nats-{os.getpid()}", 1, max_message_bytes=100, depth=4))
-    monkeypatch.delenv(nats_backend.URL_VARIABLE)
+    monkeypatch.delenv(nats_backend.SERVER.variable)
     with backend.open_reader(address, 0) as reader, backend.open_writer(address) as writer:
         for number in range(9):
             writer.write(bytes([number]), timeout_s=WAIT_S)
@@ -122,8 +122,8 @@ def test_a_server_that_was_there_is_used_and_left_as_it_was(monkeypatch: pytest.
     backend.destroy(address)
     os.kill(server_of(host), 0)
     backend.destroy(host)
-    monkeypatch.setenv(nats_backend.URL_VARIABLE, url)
-    with pytest.raises(BackendUnavailable, match=f"unset {nats_backend.URL_VARIABLE}"):
+    monkeypatch.setenv(nats_backend.SERVER.variable, url)
+    with pytest.raises(BackendUnavailable, match=f"unset {nats_backend.SERVER.variable}"):
         backend.probe()
 
 
@@ -135,7 +135,7 @@ def small(tmp_path: Path) -> Iterator[str]:
     start_service(
         tmp_path,
         "nats",
-        [str(nats_backend._program()), "-c", str(file)],
+        [nats_backend.SERVER.program, "-c", str(file)],
         lambda: any(path.read_text().endswith("}") for path in tmp_path.glob("*.ports")),
     )
     (ports,) = tmp_path.glob("*.ports")
@@ -144,7 +144,7 @@ def small(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_server_that_takes_only_smaller_messages_is_refused(small: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(nats_backend.URL_VARIABLE, small)
+    monkeypatch.setenv(nats_backend.SERVER.variable, small)
     with pytest.raises(Unsupported, match="max_payload is 1000"):
         get_backend("nats")().create(ChannelSpec(f"ipcb-nats-{os.getpid()}", max_message_bytes=1001))
 
@@ -176,7 +176,7 @@ def test_nats_itself_loses_what_a_slow_subscriber_has_not_taken(small: str) -> N
 
 @pytest.mark.parametrize("url", ["nats://", "nats://t@127.0.0.1:99999", "nats://127.0.0.1:0", "nonsense"])
 def test_what_is_no_url_is_refused_in_words(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(nats_backend.URL_VARIABLE, url)
+    monkeypatch.setenv(nats_backend.SERVER.variable, url)
     with pytest.raises(BackendUnavailable, match="is not nats://host:port"):
         get_backend("nats").probe()
     with pytest.raises(BackendUnavailable, match="is not nats://host:port"):

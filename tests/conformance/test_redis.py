@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ipcbench import Address, get_backend
-from ipcbench.backends.redis.wire import URL_VARIABLE
+from ipcbench.backends.redis.backend import SERVER
 from ipcbench.errors import BackendUnavailable, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_directory
@@ -67,11 +67,11 @@ def test_a_server_that_was_there_is_used_and_left_as_it_was(tmp_path: Path, monk
     backend = get_backend("redis")()
     host = backend.create(ChannelSpec(f"ipcb-redis-host-{os.getpid()}"))
     url = f"unix://{channel_directory(host)}/redis"
-    monkeypatch.setenv(URL_VARIABLE, url)
+    monkeypatch.setenv(SERVER.variable, url)
     mine = redis.from_url(url)
     mine.set("mine", "stays")
     address = backend.create(ChannelSpec(f"ipcb-redis-{os.getpid()}", 2, max_message_bytes=100, depth=4))
-    monkeypatch.delenv(URL_VARIABLE)
+    monkeypatch.delenv(SERVER.variable)
     assert url not in address.location
     with backend.open_writer(address) as writer, backend.open_reader(address, 1) as reader:
         for number in range(3):
@@ -84,8 +84,8 @@ def test_a_server_that_was_there_is_used_and_left_as_it_was(tmp_path: Path, monk
     assert mine.keys() == [b"mine"]
     mine.close()
     backend.destroy(host)
-    monkeypatch.setenv(URL_VARIABLE, url)
-    with pytest.raises(BackendUnavailable, match=f"unset {URL_VARIABLE}"):
+    monkeypatch.setenv(SERVER.variable, url)
+    with pytest.raises(BackendUnavailable, match=f"unset {SERVER.variable}"):
         backend.probe()
 
 

@@ -19,9 +19,7 @@ script replaces it.
 
 from __future__ import annotations
 
-import os
 import secrets
-import shutil
 import socket
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
@@ -32,15 +30,15 @@ from urllib.parse import urlsplit
 
 from ipcbench.backend import Address, Capabilities, Reader, unavailable
 from ipcbench.backends.redis.endpoints import Keys, RedisReader, RedisWriter
-from ipcbench.backends.redis.wire import URL_FILE, URL_VARIABLE, Wire, absence, command, url_of
-from ipcbench.errors import BackendUnavailable, TransportError, Unsupported
+from ipcbench.backends.redis.wire import Wire, absence, command
+from ipcbench.errors import TransportError, Unsupported
 from ipcbench.sync.directory import require_socket_path, write_private
 from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import whole
-from ipcbench.sync.service import SERVICE_SUFFIX, end_services, kill_group, start_service
+from ipcbench.sync.server import Server, keep_url, url_of
+from ipcbench.sync.service import end_services, kill_group, start_service
 
-_SERVICE = "redis"
-_SERVERS = "valkey-server", "redis-server"
+SERVER = Server("redis", ("valkey-server", "redis-server"), variable="IPCBENCH_REDIS_URL")
 _OF_THIS_HOST = {"localhost", "127.0.0.1", "::1"}
 _HAS_BLMPOP = "COMMAND", "INFO", "BLMPOP"
 
@@ -74,12 +72,11 @@ def _place(path: Path, host: str) -> tuple[str, list[str]]:
     return f"redis://:{password}@{shown}:{port}", [str(path), "--bind", host, "--port", port]
 
 
-def _server(path: Path, place: list[str]) -> list[str]:
+def _server(folder: Path, place: list[str]) -> list[str]:
     """Return the command that starts a server which keeps nothing on disk and logs to stdout."""
-    program = next(filter(None, map(shutil.which, _SERVERS)), _SERVERS[-1])
-    options = {"save": "", "appendonly": "no", "daemonize": "no", "logfile": "", "dir": str(path.parent)}
+    options = {"save": "", "appendonly": "no", "daemonize": "no", "logfile": "", "dir": str(folder)}
     options |= {"databases": "1"}
-    return [program, *place, *(word for name, value in options.items() for word in (f"--{name}", value))]
+    return [SERVER.program, *place, *(word for name, value in options.items() for word in (f"--{name}", value))]
 
 
 class Redis(FolderBackend):
@@ -97,24 +94,19 @@ class Redis(FolderBackend):
         if absence is not None:
             package = "hiredis" if absence.name == "hiredis" else "redis"
             raise unavailable(cls.name, absence, package, "pip install 'ipcbench[redis]'") from absence
-        if url := os.environ.get(URL_VARIABLE):
-            try:
-                _ask(Wire(cls.name, url, "probe"), *_HAS_BLMPOP)
-            except (OSError, ValueError, TransportError) as error:
-                hint = f"start that server, or unset {URL_VARIABLE}"
-                raise BackendUnavailable(cls.name, f"no server at {URL_VARIABLE}: {error}", hint) from error
-        elif not any(map(shutil.which, _SERVERS)):
-            raise BackendUnavailable(cls.name, "there is no redis-server", "apt-get install redis-server")
+        SERVER.probe(cls.name, lambda url: _ask(Wire(cls.name, url, "probe"), *_HAS_BLMPOP))
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
-        path, url = folder / _SERVICE, os.environ.get(URL_VARIABLE)
+        url = SERVER.named_url
         if not url:
-            url, place = _place(path, address.channel.host)
+            url, place = _place(folder / SERVER.service, address.channel.host)
             is_ready = partial(_is_ready, folder.name, url)
-            undo.callback(kill_group, start_service(folder, _SERVICE, _server(path, place), is_ready))
+            undo.callback(kill_group, start_service(folder, SERVER.service, _server(folder, place), is_ready))
         elif address.channel.host and (urlsplit(url).hostname or "localhost") in _OF_THIS_HOST:
-            raise Unsupported(f"other hosts cannot reach the server at {URL_VARIABLE}; name it by an address of theirs")
-        write_private(folder / URL_FILE, url)
+            raise Unsupported(
+                f"other hosts cannot reach the server at {SERVER.variable}; name it by an address of theirs"
+            )
+        keep_url(folder, url)
 
     @whole
     def open_reader(self, address: Address, index: int) -> Reader:
@@ -122,5 +114,5 @@ class Redis(FolderBackend):
 
     def end(self, folder: Path, address: Address) -> None:
         end_services(folder)
-        if not (folder / f"{_SERVICE}{SERVICE_SUFFIX}").exists():
+        if not SERVER.is_own(folder):
             _ask(Wire(folder.name, url_of(folder), "destroy"), "UNLINK", *Keys(address).all)

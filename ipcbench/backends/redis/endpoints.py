@@ -6,7 +6,7 @@ import contextlib
 from typing import Any
 
 from ipcbench.backend import PLAIN_TYPES, Address, Message, Reader, Writer, bytes_of
-from ipcbench.backends.redis.wire import ANSWER_NS, Wire, command, url_of
+from ipcbench.backends.redis.wire import ANSWER_NS, Wire, command
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.descriptors import require_descriptors
@@ -14,6 +14,7 @@ from ipcbench.sync.directory import as_transport_errors, channel_token
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.peers import PeerEndpoint, far_count
+from ipcbench.sync.server import url_of
 from ipcbench.util.clock import deadline_ns, now_ns
 
 GONE = 10**15

@@ -1,4 +1,4 @@
-"""A connection to the server, on which replies may be outstanding; and where that server is.
+"""A connection to the server, on which replies may be outstanding.
 
 redis-py connects: it knows addresses, passwords and TLS. Then its socket and hiredis' parser, which redis-py uses, too,
 are used directly: a blocked command must be able to stay outstanding when a call times out, or is interrupted.
@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NoReturn
 
 from ipcbench.errors import PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.util.clock import now_ns
-from ipcbench.util.files import read_limited
 
 try:
     import hiredis
@@ -25,11 +23,6 @@ else:
     absence = None
 """Why a library is not there; the backend's `probe` says how to install it."""
 
-URL_VARIABLE = "IPCBENCH_REDIS_URL"
-"""Names a server that is there already; nothing is started or ended then."""
-
-URL_FILE, _MOST_URL_BYTES = "url", 4096
-"""In a channel's folder: where its server is. Others may see an address; the URL may have a password."""
 _CHUNK_BYTES = 2**18
 _STUCK_S = 30.0
 """How long a server may take nothing of what is sent before the connection is given up."""
@@ -43,11 +36,6 @@ def command(*words: str | bytes) -> bytes:
     """Return a command as it is sent."""
     parts = [word.encode() if isinstance(word, str) else word for word in words]
     return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
-
-
-def url_of(folder: Path) -> str:
-    """Return the URL of the channel's server; OSError if there is none."""
-    return read_limited(folder / URL_FILE, _MOST_URL_BYTES).decode()
 
 
 class Wire:
