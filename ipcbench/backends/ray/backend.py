@@ -30,7 +30,7 @@ from ipcbench.errors import BackendUnavailable, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync import CarriedBackend, CarriedReader, CarriedWriter
 from ipcbench.sync.carried import CarriedEndpoint
-from ipcbench.sync.cursors import MAX_READERS, PUBLISHED
+from ipcbench.sync.cursors import PUBLISHED
 from ipcbench.sync.directory import channel_token
 from ipcbench.util.clock import deadline_ns, now_ns
 
@@ -87,23 +87,16 @@ class RayWriter(_RayEndpoint, CarriedWriter):
         self._sent_count, self._is_owner = 0, not self._place.folder
         self._pushed: Any = None
         try:
-            actor = self._make_actor()
+            actor = head.post(self._ray, self._name)
             self._look.watch(actor)
         except BaseException:
             cluster.disconnect(self._cursors)
             raise
         return actor
 
-    def _make_actor(self) -> Any:
-        if self._place.folder:
-            return self._ray.get_actor(self._name, head.NAMESPACE)
-        options = {"name": self._name, "namespace": head.NAMESPACE, "num_cpus": 0, "max_concurrency": 3 * MAX_READERS}
-        self._ray.cloudpickle.register_pickle_by_value(head)  # workers need not find this package
-        return self._ray.remote(head.Post).options(**options).remote()
-
     def await_peers(self, timeout_s: float | None) -> None:
         """Wait until the actor runs, which may take the start of a process."""
-        runs, deadline = self.library.works.remote().future(), deadline_ns(timeout_s)
+        runs, deadline = self.library.__ray_ready__.remote().future(), deadline_ns(timeout_s)
         while not wait([runs], _LOOK_S).done:
             self._check_peers()
             if deadline is not None and now_ns() > deadline:

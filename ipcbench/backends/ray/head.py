@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -26,12 +27,12 @@ endpoints are, so that `ipcbench clean` leaves the folder alone.
 RAYS = "r"
 """Folder in it which Ray opens to all users of this host; nobody else can come there."""
 NAMESPACE, POST = "ipcbench", "post"
-"""Where Ray finds, by which name, the actor of all channels of such a cluster."""
+"""Where Ray finds actors, and the name of the one for all channels of such a cluster."""
 STORE_BYTES = 2**29
 """Size of the object store, of which the system takes only what is used."""
 _CPUS = 2
 _CALLS = 10_000
-"""How many calls of all channels may wait for something at a time."""
+"""How many calls of an actor may wait for something at a time."""
 _LOOK_S = 0.5
 
 ONLY_HERE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
@@ -50,41 +51,41 @@ class Post:
     """An actor: what readers have not taken yet. One for all channels spares each the start of a process."""
 
     def __init__(self) -> None:
-        self._boxes: dict[tuple[str, int], dict[int, Any]] = {}
-        self._news: dict[tuple[str, int], asyncio.Event] = {}
-        self._end = asyncio.Event()
+        self._boxes: defaultdict[tuple[str, int], tuple[dict[int, Any], asyncio.Event]]
+        self._boxes = defaultdict(lambda: ({}, asyncio.Event()))
 
     async def push(self, channel: str, number: int, message: Any, readers: list[int]) -> None:
         """Keep a message for those readers of the channel with that token."""
         for index in readers:
-            self._boxes.setdefault((channel, index), {})[number] = message
-            if (channel, index) in self._news:
-                self._news[channel, index].set()
+            box, news = self._boxes[channel, index]
+            box[number] = message
+            news.set()
 
     async def take(self, channel: str, index: int, number: int, most: int) -> list[Any]:
         """Wait for a message and return it, and those that follow."""
-        box = self._boxes.setdefault((channel, index), {})
-        news = self._news.setdefault((channel, index), asyncio.Event())
-        taken: list[Any] = []
+        box, news = self._boxes[channel, index]
         while number not in box:
             news.clear()
             await news.wait()
-        while number in box and len(taken) < most:
-            taken.append(box.pop(number))
-            number += 1
+        taken: list[Any] = []
+        while number + len(taken) in box and len(taken) < most:
+            taken.append(box.pop(number + len(taken)))
         return taken
 
     async def forget(self, channel: str, index: int) -> None:
         """Drop what was kept for a reader that has closed."""
         self._boxes.pop((channel, index), None)
-        self._news.pop((channel, index), None)
-
-    async def works(self) -> None:
-        """Return as soon as there is an actor."""
 
     async def live(self) -> None:
         """Never return."""
-        await self._end.wait()
+        await asyncio.Event().wait()
+
+
+def post(ray: Any, name: str) -> Any:
+    """Return the actor of that name, which is made, and lives as long as this process, if there is none yet."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers need not find this package
+    options = {"name": name, "namespace": NAMESPACE, "num_cpus": 0, "max_concurrency": _CALLS, "get_if_exists": True}
+    return ray.remote(Post).options(**options).remote()
 
 
 def is_used(folder: Path) -> bool:
@@ -125,9 +126,8 @@ def main(folder: Path) -> None:
         object_store_memory=STORE_BYTES,
         _temp_dir=str(folder / RAYS),
     )
-    made: Any = ray.remote(Post)
-    post = made.options(name=POST, namespace=NAMESPACE, num_cpus=0, max_concurrency=_CALLS).remote()
-    ray.get(post.works.remote())
+    actor = post(ray, POST)  # it would end without this reference
+    ray.get(actor.__ray_ready__.remote())
     servers = psutil.Process().children()
     new = folder / f"{ADDRESS}.new"
     new.write_text(ray.get_runtime_context().gcs_address)
