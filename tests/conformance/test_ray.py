@@ -12,7 +12,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 
@@ -111,7 +110,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
 
 
 def group_of(address: Address) -> int:
-    return int((Path(cluster.place_of(address).folder) / f"ray{SERVICE_SUFFIX}").read_text())
+    return int((cluster.Cluster(address).folder / f"ray{SERVICE_SUFFIX}").read_text())
 
 
 _KILLED = """
@@ -150,9 +149,9 @@ def _in_process(program: str, address: Address, *arguments: str) -> str:
 
 
 def test_a_cluster_ends_when_the_folders_of_its_channels_are_gone(alone: Address) -> None:
-    place = cluster.place_of(alone)
+    folder = cluster.Cluster(alone).folder
     shutil.rmtree(channel_directory(alone))
-    assert until(lambda: not Path(place.folder).exists(), WAIT_S)
+    assert until(lambda: not folder.exists(), WAIT_S)
 
 
 _USED = """
@@ -170,12 +169,12 @@ with backend.open_reader(address, 0) as reader, backend.open_writer(address) as 
 
 
 def test_a_cluster_that_was_there_is_used_and_left_as_it_was(host: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend, place = get_backend("ray")(), cluster.place_of(host)
-    monkeypatch.setenv(cluster.ADDRESS_VARIABLE, place.address)
+    backend, used = get_backend("ray")(), cluster.Cluster(host)
+    monkeypatch.setenv(cluster.ADDRESS_VARIABLE, used.address)
     for name, value in head.ONLY_HERE.items():
         monkeypatch.setenv(name, value)
     address = backend.create(ChannelSpec(f"ipcb-ray-{os.getpid()}", max_message_bytes=100_000, depth=4))
     said = _in_process(_USED, address).splitlines()
     assert [line for line in said if not line.startswith("\x1b[")] == ["read"] * 9, "what the raylet says left out"
     backend.destroy(address)
-    assert not place.is_lost()
+    assert not used.is_lost()

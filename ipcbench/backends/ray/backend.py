@@ -26,7 +26,7 @@ import numpy as np
 
 from ipcbench.backend import Address, Capabilities
 from ipcbench.backends.ray import cluster, head
-from ipcbench.errors import BackendUnavailable, PeerLost, TransportTimeout
+from ipcbench.errors import BackendUnavailable, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync import CarriedBackend, CarriedReader, CarriedWriter
 from ipcbench.sync.carried import CarriedEndpoint
@@ -51,32 +51,14 @@ class _RayEndpoint(CarriedEndpoint):
     library_folder = "/ray/"
 
     def _join(self) -> Any:
-        """Connect to the cluster; from now on this endpoint also looks whether that has died."""
-        ray, place = cluster.connect(self.address, self._cursors)
+        """Connect to the cluster, and return ray; from now on this endpoint also looks whether the cluster has died."""
+        self._cluster = cluster.Cluster(self.address)
+        ray = self._cluster.connect()
         type(self).library_errors = (ray.exceptions.RayError, RuntimeError)
-        self.depth, self._place = held_messages(self.address.channel), place
-        self._token = channel_token(self.address)
-        self._name = head.POST if place.folder else self._token
-        self._look = self._cursors.check_carrier = _Look(self.address, place)
+        self._cursors.check_carrier = self._cluster.check
+        self.depth, self._token = held_messages(self.address.channel), channel_token(self.address)
+        self._name = head.POST if self._cluster.folder else self._token
         return ray
-
-
-class _Look:
-    """Looks whether what carries has died."""
-
-    def __init__(self, address: Address, place: cluster.Place) -> None:
-        self._name, self._place = address.channel.name, place
-        self._life: Future[None] | None = None
-
-    def watch(self, actor: Any) -> None:
-        """From now on look at the actor, too, by a call that returns only if it dies."""
-        self._life = actor.live.remote().future()
-
-    def __call__(self) -> None:
-        if self._place.is_lost():
-            raise PeerLost(f"the cluster of channel {self._name!r} has died")
-        if self._life is not None and self._life.done():
-            raise PeerLost(f"the actor of channel {self._name!r} has died")
 
 
 class RayWriter(_RayEndpoint, CarriedWriter):
@@ -84,13 +66,13 @@ class RayWriter(_RayEndpoint, CarriedWriter):
 
     def connect(self) -> Any:
         self._ray = self._join()
-        self._sent_count, self._is_owner = 0, not self._place.folder
+        self._sent_count, self._is_owner = 0, not self._cluster.folder
         self._pushed: Any = None
         try:
             actor = head.post(self._ray, self._name)
-            self._look.watch(actor)
+            self._cluster.watch(actor)
         except BaseException:
-            cluster.disconnect(self._cursors)
+            self._cluster.disconnect()
             raise
         return actor
 
@@ -116,9 +98,9 @@ class RayWriter(_RayEndpoint, CarriedWriter):
         return not self._is_owner and (self._pushed is None or bool(wait([self._pushed.future()], _LINGER_S).done))
 
     def disconnect(self) -> None:
-        if not self._place.folder:
+        if not self._cluster.folder:
             self._ray.kill(self.library)
-        cluster.disconnect(self._cursors)
+        self._cluster.disconnect()
 
 
 class RayReader(_RayEndpoint, CarriedReader):
@@ -175,15 +157,15 @@ class RayReader(_RayEndpoint, CarriedReader):
             finally:
                 self.is_waiting = False
         self._actor = self._ray.get_actor(self._name, head.NAMESPACE)
-        self._look.watch(self._actor)
+        self._cluster.watch(self._actor)
         return True
 
     def disconnect(self) -> None:
-        if self._actor is not None and not self._place.is_lost():
+        if self._actor is not None and not self._cluster.is_lost():
             self._actor.forget.remote(self._token, self.index)
         self._actor = self._asked = None
         self._came.clear()
-        cluster.disconnect(self._cursors)
+        self._cluster.disconnect()
 
 
 class Ray(CarriedBackend):

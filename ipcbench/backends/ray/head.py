@@ -12,17 +12,16 @@ import shutil
 import signal
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Any
+from time import monotonic
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-ADDRESS, CHANNELS, IN_USE = "address", "channels", "cluster.endpoint"
-"""In the cluster's folder: where it listens; a link to a file of each channel; and a file that is locked as those of
-endpoints are, so that `ipcbench clean` leaves the folder alone.
+ADDRESS, CHANNEL, IN_USE = "address", "channel", "cluster.endpoint"
+"""In the cluster's folder: a link that leads nowhere, but whose target says where the cluster listens; what the names
+begin with of links to files of its channels, which have the same names; and a file that is locked as those of endpoints
+are, so that `ipcbench clean` leaves the folder alone.
 """
 RAYS = "r"
 """Folder in it which Ray opens to all users of this host; nobody else can come there."""
@@ -33,26 +32,27 @@ STORE_BYTES = 2**29
 _CPUS = 2
 _CALLS = 10_000
 """How many calls of an actor may wait for something at a time."""
-_LOOK_S = 0.5
+_LOOK_S, _REMOVE_S = 0.5, 10.0
 
 ONLY_HERE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 """Has Ray take the loopback interface, as it does on the systems which that name says, and ask whoever connects for the
 token that it keeps for each user (`~/.ray/auth_token`). Ray reads both when it is imported.
 """
-_QUIET = {
+_SETTINGS = {
     **ONLY_HERE,
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_process_group_cleanup_enabled": "0",  # or workers would be in process groups of their own
     "RAY_BACKEND_LOG_LEVEL": "fatal",
 }
+QUIETLY: dict[str, Any] = {"namespace": NAMESPACE, "log_to_driver": False, "logging_level": logging.CRITICAL}
+"""How a process connects to a cluster."""
 
 
 class Post:
     """An actor: what readers have not taken yet. One for all channels spares each the start of a process."""
 
     def __init__(self) -> None:
-        self._boxes: defaultdict[tuple[str, int], tuple[dict[int, Any], asyncio.Event]]
-        self._boxes = defaultdict(lambda: ({}, asyncio.Event()))
+        self._boxes = defaultdict[tuple[str, int], tuple[dict[int, Any], asyncio.Event]](lambda: ({}, asyncio.Event()))
 
     async def push(self, channel: str, number: int, message: Any, readers: list[int]) -> None:
         """Keep a message for those readers of the channel with that token."""
@@ -88,29 +88,43 @@ def post(ray: Any, name: str) -> Any:
     return ray.remote(Post).options(**options).remote()
 
 
-def is_used(folder: Path) -> bool:
-    """Return whether one of the cluster's channels is still there."""
-    return any(link.exists() for link in (folder / CHANNELS).glob("*"))
-
-
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
-    """Hold the lock of the cluster's folder while channels are added or taken away; yields whether it is still there.
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the cluster's folder, while channels are added or it is ended.
 
     Raises:
         OSError: there is no such folder.
     """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        yield folder.is_dir() and os.path.samestat(os.fstat(fd), folder.lstat())
-    finally:
-        os.close(fd)
+    while True:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(fd), folder.lstat()):  # or it was made anew meanwhile
+                yield
+                return
+        finally:
+            os.close(fd)
+
+
+def end_unused(folder: Path, end: Callable[[], object]) -> bool:
+    """If the cluster has no channels any more, end it by `end` and remove its folder; return whether that was so.
+
+    Raises:
+        OSError: there is no such folder, or it cannot be removed.
+    """
+    with locked(folder):
+        is_used = any(link.exists() for link in folder.glob(f"{CHANNEL}-*"))
+        if not is_used:
+            end()
+            last_s = monotonic() + _REMOVE_S
+            while folder.exists():  # processes that are ending may write their last lines
+                shutil.rmtree(folder, ignore_errors=monotonic() < last_s)
+    return not is_used
 
 
 def main(folder: Path) -> None:
     """Start a cluster, and end it, with its folder, when it has no channels any more, or when a process of it dies."""
-    os.environ.update(_QUIET)
+    os.environ.update(_SETTINGS)
     import psutil
     import ray
 
@@ -119,28 +133,18 @@ def main(folder: Path) -> None:
     ray.init(
         address="local",
         include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.CRITICAL,
         num_cpus=_CPUS,
         num_gpus=0,
         object_store_memory=STORE_BYTES,
         _temp_dir=str(folder / RAYS),
+        **QUIETLY,
     )
     actor = post(ray, POST)  # it would end without this reference
     ray.get(actor.__ray_ready__.remote())
     servers = psutil.Process().children()
-    new = folder / f"{ADDRESS}.new"
-    new.write_text(ray.get_runtime_context().gcs_address)
-    new.rename(folder / ADDRESS)
-    while all(server.is_running() and server.status() != psutil.STATUS_ZOMBIE for server in servers):
-        Event().wait(_LOOK_S)
-        if not is_used(folder):
-            with locked(folder) as there:
-                if there and not is_used(folder):
-                    ray.shutdown()  # or its processes would write to the folder
-                    while folder.exists():  # its agents may live a little longer
-                        shutil.rmtree(folder, ignore_errors=True)
-                    break
+    (folder / ADDRESS).symlink_to(ray.get_runtime_context().gcs_address)
+    while not psutil.wait_procs(servers, _LOOK_S)[0] and not end_unused(folder, ray.shutdown):
+        pass
     os.killpg(0, signal.SIGKILL)
 
 
