@@ -14,8 +14,7 @@ but waits out its time-out, and two named semaphores then stay in /dev/shm.
 from __future__ import annotations
 
 import os
-from collections import deque
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
@@ -27,12 +26,11 @@ import numpy as np
 from ipcbench.backend import Address, Capabilities
 from ipcbench.backends.ray import cluster, head
 from ipcbench.errors import BackendUnavailable, TransportTimeout
-from ipcbench.spec import ChannelSpec
 from ipcbench.sync import CarriedBackend, CarriedReader, CarriedWriter
 from ipcbench.sync.carried import CarriedEndpoint
-from ipcbench.sync.cursors import PUBLISHED
+from ipcbench.sync.cursors import CLOSED, PUBLISHED, WRITER_STATE
 from ipcbench.sync.directory import channel_token
-from ipcbench.util.clock import deadline_ns, now_ns
+from ipcbench.util.clock import deadline_ns
 
 _LARGEST_BYTES = 2**26
 _HELD_BYTES, _LEAST_HELD = 2**26, 4
@@ -42,30 +40,26 @@ _BY_VALUE_BYTES = 2**16
 """Up to this size a message goes with the call; Ray itself puts arguments above 100 KiB into the store."""
 
 
-def held_messages(channel: ChannelSpec) -> int:
-    """Return how many messages a channel holds."""
-    return min(channel.depth, max(_LEAST_HELD, _HELD_BYTES // max(1, channel.max_message_bytes)))
-
-
 class _RayEndpoint(CarriedEndpoint):
     library_folder = "/ray/"
 
-    def _join(self) -> Any:
-        """Connect to the cluster, and return ray; from now on this endpoint also looks whether the cluster has died."""
+    def connect(self) -> Any:
+        """Connect to the cluster; from now on this endpoint also looks whether that has died."""
         self._cluster = cluster.Cluster(self.address)
-        ray = self._cluster.connect()
-        type(self).library_errors = (ray.exceptions.RayError, RuntimeError)
+        self._ray = self._cluster.connect()
+        type(self).library_errors = (self._ray.exceptions.RayError, RuntimeError)
         self._cursors.check_carrier = self._cluster.check
-        self.depth, self._token = held_messages(self.address.channel), channel_token(self.address)
+        channel, self._token = self.address.channel, channel_token(self.address)
+        self.depth = min(channel.depth, max(_LEAST_HELD, _HELD_BYTES // max(1, channel.max_message_bytes)))
         self._name = head.POST if self._cluster.folder else self._token
-        return ray
+        return self._ray
 
 
 class RayWriter(_RayEndpoint, CarriedWriter):
     """The writer."""
 
     def connect(self) -> Any:
-        self._ray = self._join()
+        super().connect()
         self._sent_count, self._is_owner = 0, not self._cluster.folder
         self._pushed: Any = None
         try:
@@ -79,10 +73,9 @@ class RayWriter(_RayEndpoint, CarriedWriter):
     def await_peers(self, timeout_s: float | None) -> None:
         """Wait until the actor runs, which may take the start of a process."""
         runs, deadline = self.library.__ray_ready__.remote().future(), deadline_ns(timeout_s)
-        while not wait([runs], _LOOK_S).done:
-            self._check_peers()
-            if deadline is not None and now_ns() > deadline:
-                raise TransportTimeout(f"the actor of channel {self.address.channel.name!r} has not started yet")
+        wait([runs], _LOOK_S)  # which notices it at once, but no peer that dies
+        if not self._cursors.waiter.until(runs.done, deadline):
+            raise TransportTimeout(f"the actor of channel {self.address.channel.name!r} has not started yet")
 
     def send(self, message: bytes | bytearray | memoryview) -> None:
         if self._count > self._sent_count:
@@ -107,58 +100,47 @@ class RayReader(_RayEndpoint, CarriedReader):
     """A reader, which has a call of the actor outstanding."""
 
     def connect(self) -> Any:
-        self._ray = self._join()
+        ray = super().connect()
         self._actor: Any = None
-        self._asked: Future[list[Any]] | None = None
-        self._came: deque[Any] = deque()
-        self._next_number, self._most = 1, max(1, self.depth // 4)
-        self.wakes_after = self._most
-        return self._ray
+        self._asked: Any = None
+        self._came: list[Any] = []
+        self._next_number, self.wakes_after = 1, max(1, self.depth // 4)
+        return ray
 
     def receive(self, timeout_s: float) -> bytes | memoryview | None:
         if not self._came and not self._await_messages(timeout_s):
             return None
-        message = self._came.popleft()
+        message = self._came.pop(0)
         if not self._came:
             self._ask()
         return message if type(message) is bytes else memoryview(self._ray.get(message[0]))
 
-    def _ask(self) -> Future[list[Any]]:
-        asked: Future[list[Any]] = self._actor.take.remote(
-            self._token, self.index, self._next_number, self._most
-        ).future()
-        self._asked = asked
-        return asked
+    def _ask(self) -> None:
+        call = self._actor.take.remote(self._token, self.index, self._next_number, self.wakes_after)
+        self._asked = call.future()
 
     def _await_messages(self, timeout_s: float) -> bool:
         if self._actor is None and not self._find(timeout_s):
             return False
-        asked = self._ask() if self._asked is None else self._asked
         self.is_waiting = True
-        wait([asked], timeout_s)
+        wait([self._asked], timeout_s)
         self.is_waiting = False
-        if not asked.done():
-            return False
-        self._came.extend(asked.result())
-        self._next_number += len(self._came)
-        self._asked = None
-        return True
+        if self._asked.done():
+            self._came = self._asked.result()
+            self._next_number += len(self._came)
+        return bool(self._came)
 
     def _find(self, timeout_s: float) -> bool:
-        """Look up the actor, once the writer, which makes it, has sent something."""
-        words = self._cursors.words
-        if not words[PUBLISHED]:
-            self.is_waiting = True
-            try:
-                if not timeout_s or not self._cursors.wait_until(lambda: bool(words[PUBLISHED]), timeout_s):
-                    return False
-            except TransportTimeout:
-                return False
-            finally:
-                self.is_waiting = False
-        self._actor = self._ray.get_actor(self._name, head.NAMESPACE)
-        self._cluster.watch(self._actor)
-        return True
+        """Look up the actor and ask it, once the writer, which makes it, has sent something."""
+        words, waiter = self._cursors.words, self._cursors.waiter
+        self.is_waiting = True
+        waiter.until(lambda: words[PUBLISHED] > 0 or words[WRITER_STATE] == CLOSED, deadline_ns(timeout_s))
+        self.is_waiting = False
+        if words[PUBLISHED]:
+            self._actor = self._ray.get_actor(self._name, head.NAMESPACE)
+            self._cluster.watch(self._actor)
+            self._ask()
+        return self._actor is not None
 
     def disconnect(self) -> None:
         if self._actor is not None and not self._cluster.is_lost():
