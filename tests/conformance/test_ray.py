@@ -168,13 +168,47 @@ with backend.open_reader(address, 0) as reader, backend.open_writer(address) as 
 """
 
 
-def test_a_cluster_that_was_there_is_used_and_left_as_it_was(host: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def there(host: Address, monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
+    """Make a channel in a cluster that was there."""
     backend, used = get_backend("ray")(), cluster.Cluster(host)
     monkeypatch.setenv(cluster.ADDRESS_VARIABLE, used.address)
     for name, value in head.ONLY_HERE.items():
         monkeypatch.setenv(name, value)
     address = backend.create(ChannelSpec(f"ipcb-ray-{os.getpid()}", max_message_bytes=100_000, depth=4))
-    said = _in_process(_USED, address).splitlines()
-    assert [line for line in said if not line.startswith("\x1b[")] == ["read"] * 9, "what the raylet says left out"
+    yield address
     backend.destroy(address)
     assert not used.is_lost()
+
+
+def test_a_cluster_that_was_there_is_used_and_left_as_it_was(there: Address) -> None:
+    said = _in_process(_USED, there).splitlines()
+    assert [line for line in said if not line.startswith("\x1b[")] == ["read"] * 9, "what the raylet says left out"
+
+
+_WRITTEN = """
+import json, os, signal, sys
+from ipcbench import Address, get_backend
+
+get_backend("ray")().open_writer(Address.from_dict(json.loads(sys.argv[1]))).write(b"x", timeout_s=60.0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+_READ_LATE = f"""
+import json, subprocess, sys
+from ipcbench import Address, get_backend
+from ipcbench.errors import PeerLost
+
+with get_backend("ray")().open_reader(Address.from_dict(json.loads(sys.argv[1])), 0) as reader:
+    subprocess.run([sys.executable, "-c", {_WRITTEN!r}, sys.argv[1]], timeout=100)
+    try:
+        while True:
+            reader.read(timeout_s=60.0)
+    except PeerLost:
+        print("lost")
+"""
+
+
+def test_a_reader_that_first_reads_when_the_actor_is_gone_has_lost_the_writer(there: Address) -> None:
+    """Ray then says that nobody has made such an actor, by a ValueError."""
+    assert "lost" in _in_process(_READ_LATE, there).splitlines()

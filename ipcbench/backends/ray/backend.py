@@ -47,7 +47,7 @@ class _RayEndpoint(CarriedEndpoint):
         """Connect to the cluster; from now on this endpoint also looks whether that has died."""
         self._cluster = cluster.Cluster(self.address)
         self._ray = self._cluster.connect()
-        type(self).library_errors = (self._ray.exceptions.RayError, RuntimeError)
+        type(self).library_errors = (self._ray.exceptions.RayError, RuntimeError, ValueError)
         self._cursors.check_carrier = self._cluster.check
         channel, self._token = self.address.channel, channel_token(self.address)
         self.depth = min(channel.depth, max(_LEAST_HELD, _HELD_BYTES // max(1, channel.max_message_bytes)))
