@@ -12,6 +12,7 @@
 - `loop`: an event loop in a thread of its own, for libraries of asyncio
 - `ownership`: what happens to endpoints that are dropped without `close`, or inherited by a forked child
 - `peers`: endpoints that know their peers by `liveness` alone
+- `place`: where an endpoint listens, and the secret by which its peers know one another
 - `ring`, `ring_memory`: the endpoints of a ring of messages in shared memory, and where they lie there
 - `server`: the server of a transport: one that is there, or a service of the channel's own
 - `service`: a server that a channel needs, started and ended with it

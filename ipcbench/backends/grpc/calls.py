@@ -7,46 +7,33 @@ secret: any user can connect to a port, or take it after the writer.
 from __future__ import annotations
 
 import asyncio
-import hmac
 import secrets
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any
 
 from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, loop
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.errors import EndOfStream, PeerLost, TransportError
-from ipcbench.sync.directory import write_private
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.loop import News
+from ipcbench.sync.place import Place, find, publish
 
 _RECEIPT = Struct("<Q")
 """How many messages a reader has taken in all."""
-_SECRET_BYTES = 16
 _ANY_PORT = ":0"
 _LOOK_S, _MOST_LOOK_S = 0.001, 0.05
 """How soon a reader looks again whether there is a writer, at first and at most."""
 
 
-class Place(NamedTuple):
-    """Where a writer listens, in gRPC's words, and the secret of its channel."""
-
-    target: str
-    secret: str
-
-    def proof(self, of: str) -> str:
-        """Return what tells that one knows the secret, for one purpose."""
-        return hmac.new(self.secret.encode(), of.encode(), "sha256").hexdigest()
-
-
-def listen(server: Any, targets: Iterable[str], path: Path) -> Place:
-    """Have a server listen at the first of the targets where it can, and make that known at `path`.
+def listen(server: Any, targets: Iterable[str]) -> str:
+    """Have a server listen at the first of the targets where it can; return that, with its port.
 
     Raises:
-        OSError: it cannot listen at any, or the file cannot be written.
+        OSError: it cannot listen at any.
     """
     for target in targets:
         try:
@@ -54,25 +41,8 @@ def listen(server: Any, targets: Iterable[str], path: Path) -> Place:
         except RuntimeError as error:
             failure = OSError(str(error).partition("\n")[0])
             continue
-        bound = f"{target.removesuffix(_ANY_PORT)}:{port}" if target.endswith(_ANY_PORT) else target
-        place = Place(bound, secrets.token_hex(_SECRET_BYTES))
-        write_private(path, "\n".join(place))
-        return place
+        return f"{target.removesuffix(_ANY_PORT)}:{port}" if target.endswith(_ANY_PORT) else target
     raise failure
-
-
-def find(path: Path) -> Place | None:
-    """Return the place of a writer; None if it does not listen yet.
-
-    Raises:
-        OSError: what is there is damaged.
-    """
-    try:
-        return Place(*path.read_text().split("\n"))
-    except FileNotFoundError:
-        return None
-    except (TypeError, ValueError) as error:
-        raise OSError(f"{path} is damaged; destroy the channel and make another") from error
 
 
 class Stream:
@@ -124,8 +94,8 @@ class Client:
         pause_s = _LOOK_S
         try:
             while True:
-                if (place := find(path)) is not None:
-                    await self._receive(place)
+                with suppress(FileNotFoundError):  # it does not listen yet
+                    await self._receive(find(path))
                 self._liveness.check_unused()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _MOST_LOOK_S)
@@ -147,7 +117,7 @@ class Client:
             try:
                 with suppress(grpc.RpcError):
                     told |= await self._greeted(call)
-                    await self._take(call.read, told, place.proof(f"from {self._role}"))
+                    await self._take(call.read, told, place)
                 if not told and await call.code() is grpc.StatusCode.UNAVAILABLE:
                     return
                 await asyncio.to_thread(self._liveness.note_at_end, "writer")
@@ -169,9 +139,9 @@ class Client:
         finally:
             greeting.cancel()
 
-    async def _take(self, read: Any, told: dict[str, str], proof: str) -> None:
+    async def _take(self, read: Any, told: dict[str, str], place: Place) -> None:
         messages, news, end = self.stream.messages, self.news, str(told.get("end", "")).encode()
-        if end and not hmac.compare_digest(str(told.get("proof")), proof):
+        if end and not place.is_proof(told.get("proof"), f"from {self._role}"):
             raise TransportError(f"another program listens in the place of the writer of channel {self._name!r}")
         while end and (message := await read()) is not grpc.aio.EOF:
             if message == end:
@@ -205,7 +175,7 @@ class Server:
         self._server = grpc.aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
-        self._place = listen(self._server, targets, path)
+        self._place = publish(path, listen(self._server, targets))
         await self._server.start()
 
     async def stop(self, grace_s: float) -> None:
@@ -231,7 +201,7 @@ class Server:
 
     async def _serve(self, _requests: Any, context: Any) -> None:
         role, proof = (str(dict(context.invocation_metadata()).get(key, "")) for key in ("role", "proof"))
-        if role not in self.streams or not hmac.compare_digest(proof, self._place.proof(f"to {role}")):
+        if role not in self.streams or not self._place.is_proof(proof, f"to {role}"):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED)
         stream = self.streams[role]
         if stream.has_come:

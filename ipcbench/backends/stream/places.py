@@ -11,7 +11,6 @@ import errno
 import fcntl
 import hmac
 import os
-import secrets
 import select
 import socket
 import sys
@@ -22,7 +21,8 @@ from pathlib import Path
 from struct import unpack
 from typing import Protocol
 
-from ipcbench.sync.directory import require_socket_path, write_private
+from ipcbench.sync.directory import require_socket_path
+from ipcbench.sync.place import damaged, find, publish
 from ipcbench.util.clock import deadline_ns, now_ns
 
 _SECRET_BYTES = 16
@@ -150,7 +150,7 @@ class TcpPlaces:
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         host, port = listener.getsockname()[:2]
         undo.callback(place.unlink, missing_ok=True)
-        write_private(place, f"{host} {port} {secrets.token_hex(_SECRET_BYTES)}")
+        publish(place, f"{host} {port}")
         return listener
 
     def connect(self, place: Path, is_alive: Callable[[], bool]) -> socket.socket:
@@ -221,17 +221,18 @@ def _prepare(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _read(place: Path) -> tuple[str, int, bytes]:
+def _read(path: Path) -> tuple[str, int, bytes]:
     """Return the address, the port and the secret of a reader.
 
     Raises:
         OSError: there is none.
     """
+    place = find(path)
     try:
-        host, port, secret = place.read_text(encoding="ascii").split()
-        return host, int(port), bytes.fromhex(secret)
+        host, port = place.target.split()
+        return host, int(port), bytes.fromhex(place.secret)
     except ValueError as error:
-        raise OSError(f"{place} is damaged") from error
+        raise damaged(path) from error
 
 
 def _unsent_bytes(connection: socket.socket) -> int:
