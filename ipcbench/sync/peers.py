@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from contextlib import ExitStack
 from typing import NoReturn
 
-from ipcbench.backend import Address, Endpoint
+from ipcbench.backend import Address, Endpoint, Writer
 from ipcbench.errors import EndOfStream, EndpointClosed, PeerLost, TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec, WaitStrategy
+from ipcbench.sync.interrupts import in_background
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.locks import reader_role
 from ipcbench.sync.ownership import Owned
 
 _FAR_CREDIT_BYTES, _FAR_COUNT = 2**23, 512
+_LINGER_S, _CLOSE_S = 30.0, 0.1
+"""How long a closed writer continues to send to slow readers, and how long `close` waits for it."""
 
 
 def far_count(channel: ChannelSpec) -> int:
@@ -23,6 +27,21 @@ def far_count(channel: ChannelSpec) -> int:
     if channel.delivery == "latest_value":
         return channel.depth
     return max(channel.depth, min(_FAR_COUNT, _FAR_CREDIT_BYTES // max(1, channel.max_message_bytes)))
+
+
+def credit(channel: ChannelSpec, receipts_count: int, most_count: int | None = None) -> tuple[int, int]:
+    """Return how many messages the slowest reader may be behind, and after how many it sends a receipt.
+
+    Args:
+        channel: of which the depth counts; between hosts, `far_count`.
+        receipts_count: how many receipts a reader sends for that depth.
+        most_count: the largest depth that counts.
+    """
+    count = far_count(channel) if channel.host else channel.depth
+    if most_count is not None:
+        count = min(count, most_count)
+    batch = max(1, count // receipts_count)
+    return count + batch - 1, batch
 
 
 class PeerEndpoint(Owned, Endpoint):
@@ -113,3 +132,63 @@ class PeerEndpoint(Owned, Endpoint):
         self._refuse_all()
         self._drop()
         self._liveness.release()
+
+
+class PeerWriter(PeerEndpoint, Writer):
+    """A writer that may write as far as its readers' receipts give it credit, and that goes on to send to slow readers
+    after its `close`.
+    """
+
+    _window: int
+    """How many messages the slowest reader may be behind."""
+    _room = _granted = 0
+    """How many messages may be written before the next look at the receipts, and how many in all."""
+    _begun = False
+    """Whether all readers had come, so that something may have been written."""
+
+    @abstractmethod
+    def _flush(self, timeout_s: float) -> None:
+        """Wait until everything is sent, or `timeout_s` are over."""
+
+    @abstractmethod
+    def _leave_out(self, role: str) -> None:
+        """Send nothing more to a reader, and expect nothing of it."""
+
+    def _count_room(self, read_counts: Iterable[int]) -> int:
+        """Return how many messages may be written if each reader has read so many, once there is no room."""
+        granted = min(read_counts, default=self._granted) + self._window
+        self._room, self._granted = granted - self._granted, granted
+        return self._room
+
+    def _forget(self, role: str) -> None:
+        """Forget a reader that is gone.
+
+        Raises:
+            PeerLost: it did not close.
+        """
+        note = self._liveness.note_at_end(role)
+        self._leave_out(role)
+        if note is None:
+            self._fail(self._lost(role))
+
+    def _refuse(self, failure: TransportError) -> None:
+        self._room = 0
+        super()._refuse(failure)
+
+    def _say_goodbye(self) -> None:
+        self._liveness.leave_note("ended" if self._begun else "unused")
+
+    def _close(self) -> None:
+        self._refuse_all()
+        try:
+            self._say_goodbye()
+        finally:
+            self._refuse_all()  # again: a reader may have turned out to be dead
+            self._linger()
+
+    def _linger(self) -> None:
+        in_background(self._end, f"{self._channel.name} flush", _CLOSE_S)
+
+    def _end(self) -> None:
+        self._flush(_LINGER_S)
+        self.let_go()

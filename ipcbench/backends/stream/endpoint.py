@@ -12,7 +12,8 @@ from struct import Struct
 from ipcbench.backend import Address
 from ipcbench.backends.stream.places import Places
 from ipcbench.spec import ChannelSpec, WaitStrategy
-from ipcbench.sync.peers import PeerEndpoint, far_count
+from ipcbench.sync import peers
+from ipcbench.sync.peers import PeerEndpoint
 from ipcbench.util.clock import now_ns, remaining_s
 
 SIZE = Struct("<Q")
@@ -27,13 +28,8 @@ _MOST_RECEIPTS = 64
 
 
 def credit(channel: ChannelSpec) -> tuple[int, int]:
-    """Return how many messages the slowest reader may be behind, and after how many it sends a receipt.
-
-    The kernel has room for all receipts that can be under way.
-    """
-    depth = far_count(channel) if channel.host else channel.depth
-    batch = max(1, depth // (_MOST_RECEIPTS if channel.max_message_bytes >= _PROMPT_BYTES else 4))
-    return depth + batch - 1, batch
+    """Return the window and the batch. The kernel has room for all receipts that can be under way."""
+    return peers.credit(channel, _MOST_RECEIPTS if channel.max_message_bytes >= _PROMPT_BYTES else 4)
 
 
 def doorbell_path(directory: Path) -> Path:

@@ -8,7 +8,7 @@ import select
 import socket
 from collections.abc import Sequence
 
-from ipcbench.backend import PLAIN_TYPES, Message, Writer, bytes_of
+from ipcbench.backend import PLAIN_TYPES, Message, bytes_of
 from ipcbench.backends.stream.connection import Connection, Pump
 from ipcbench.backends.stream.endpoint import (
     END,
@@ -20,9 +20,10 @@ from ipcbench.backends.stream.endpoint import (
 )
 from ipcbench.errors import MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.directory import channel_file
-from ipcbench.sync.interrupts import in_background, is_of_handler, no_fork, uninterrupted
+from ipcbench.sync.interrupts import is_of_handler, no_fork, uninterrupted
 from ipcbench.sync.liveness import CHECK_NS
 from ipcbench.sync.locks import is_held, reader_roles
+from ipcbench.sync.peers import PeerWriter
 from ipcbench.sync.wait import Doorbell
 from ipcbench.util.clock import deadline_ns, now_ns
 from ipcbench.util.files import advice_on
@@ -31,12 +32,10 @@ _JOIN_BYTES = 2**14
 """Up to this size, a message is joined to its head, which is cheaper than sending two pieces."""
 _PATIENCE_NS = 100_000_000
 """How long a write waits for readers that take nothing before it copies the rest of its message for the thread."""
-_LINGER_S, _CLOSE_S = 30.0, 0.1
-"""How long the thread of a closed writer continues to send to slow readers, and how long `close` waits for it."""
 _RECEIPTS_BYTES = 2**16
 
 
-class StreamWriter(StreamEndpoint, Writer):
+class StreamWriter(StreamEndpoint, PeerWriter):
     """Connects to every reader."""
 
     def _open(self, undo: contextlib.ExitStack) -> None:
@@ -47,9 +46,8 @@ class StreamWriter(StreamEndpoint, Writer):
         self._pump = Pump()
         self._limit_bytes = self._channel.max_message_bytes
         self._window, self._batch = credit(self._channel)
-        self._room = self._granted = 0
         self._receipts = bytearray(_RECEIPTS_BYTES)
-        self._begun = self._is_broken = False
+        self._is_broken = False
 
     def write(self, message: Message, timeout_s: float | None = None) -> None:
         if type(message) not in PLAIN_TYPES:
@@ -113,7 +111,7 @@ class StreamWriter(StreamEndpoint, Writer):
         for connection, left in rest:
             self._hand_over(connection, left, start=True)
         for connection in dead:
-            self._forget(connection)
+            self._forget(connection.role)
 
     def _hold(self, connection: Connection, pieces: list[memoryview]) -> bool:
         """Hand the pieces to the thread if it still has something to send here; return whether it did."""
@@ -144,12 +142,13 @@ class StreamWriter(StreamEndpoint, Writer):
         while self._awaited:
             self._connect_readers(deadline)
         self._begun = True
-        while not self._count_room():
+        while not self._count_room(self._read_counts()):
             sockets = [connection.socket for connection in self._connections]
             if not wait_ready(sockets, select.POLLIN, deadline, self._channel.wait):
                 raise TransportTimeout(f"no room in channel {self._channel.name!r}: a reader is too far behind")
 
-    def _count_room(self) -> int:
+    def _read_counts(self) -> list[int]:
+        """Return how many messages the readers have read, as their receipts say."""
         for connection in list(self._connections):
             got = 0
             try:
@@ -162,22 +161,11 @@ class StreamWriter(StreamEndpoint, Writer):
                     continue
                 got = 0
             if not got:
-                self._forget(connection)
-        granted = min((connection.read for connection in self._connections), default=self._granted) + self._window
-        self._room, self._granted = granted - self._granted, granted
-        return self._room
+                self._forget(connection.role)
+        return [connection.read for connection in self._connections]
 
-    def _forget(self, connection: Connection) -> None:
-        """Forget a reader that is gone.
-
-        Raises:
-            PeerLost: it did not close.
-        """
-        note = self._liveness.note_at_end(connection.role)
-        if connection in self._connections:
-            self._connections.remove(connection)
-        if note is None:
-            self._fail(self._lost(connection.role))
+    def _leave_out(self, role: str) -> None:
+        self._connections = [connection for connection in self._connections if connection.role != role]
 
     def _connect_readers(self, deadline: int | None) -> None:
         """Connect to the readers that listen; if some do not yet, wait until one rings."""
@@ -219,45 +207,31 @@ class StreamWriter(StreamEndpoint, Writer):
             if self._liveness.is_gone(role):
                 self._fail(self._lost(role))
 
-    def _refuse(self, failure: TransportError) -> None:
-        self._room = 0
-        super()._refuse(failure)
-
-    def _close(self) -> None:
-        self._refuse_all()
-        try:
-            if self._is_broken:  # the readers lose it
-                self._pump.cut(self._connections)
-            else:
-                self._end()
-        finally:
-            self._refuse_all()  # again: a reader may have turned out to be dead
-            self._flush()
-
-    def _end(self) -> None:
+    def _say_goodbye(self) -> None:
         """Tell the readers that the stream ends, those too that have never been written to: they may wait on their
         descriptors. The note comes first, for readers that begin to listen only after the connecting.
         """
+        if self._is_broken:  # the readers lose it
+            self._pump.cut(self._connections)
+            return
         try:
-            self._liveness.leave_note("ended" if self._begun else "unused")
+            super()._say_goodbye()
         finally:
             with contextlib.suppress(TransportError):
                 uninterrupted(self._connect_listening)
             with contextlib.suppress(PeerLost):
                 self._send_small(SIZE.pack(END), 0.0)
 
-    def _flush(self) -> None:
+    def _linger(self) -> None:
         if self._places.ends_at_once and self._pump.join(0):
-            self._release()
+            self._end()
         else:
-            in_background(self._release, f"{self._channel.name} flush", _CLOSE_S)
+            super()._linger()
 
-    def _release(self) -> None:
-        self._pump.join(_LINGER_S)
+    def _flush(self, timeout_s: float) -> None:
+        self._pump.join(timeout_s)
         for connection in self._connections:
-            self._places.end(connection.socket, _LINGER_S)
-        self._drop()
-        self._liveness.release()
+            self._places.end(connection.socket, timeout_s)
 
     def _drop(self) -> None:
         for endpoint in self._sockets:
