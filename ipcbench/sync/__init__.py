@@ -53,7 +53,7 @@ from ipcbench.sync.locks import (
     reader_roles,
 )
 from ipcbench.sync.ownership import Owned, own
-from ipcbench.sync.peers import PeerEndpoint
+from ipcbench.sync.peers import PeerEndpoint, PeerWriter
 from ipcbench.sync.service import end_services, kill_group, start_service
 from ipcbench.sync.wait import Doorbell, Waiter
 
@@ -72,6 +72,7 @@ __all__ = [
     "Liveness",
     "Owned",
     "PeerEndpoint",
+    "PeerWriter",
     "ReaderCursors",
     "ReaderHazardSlots",
     "Waiter",

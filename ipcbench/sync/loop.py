@@ -7,7 +7,6 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -63,11 +62,7 @@ class LoopThread:
 
     def done(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         """Have the loop do `work`; return what it returns."""
-        return self.begin(work).result()
-
-    def begin(self, work: Coroutine[Any, Any, _Result]) -> Future[_Result]:
-        """Have the loop do `work`; return at once."""
-        return asyncio.run_coroutine_threadsafe(work, self.running())
+        return asyncio.run_coroutine_threadsafe(work, self.running()).result()
 
     def soon(self, work: Callable[..., object], *arguments: Any) -> None:
         """Have the loop call `work`, if it still runs."""

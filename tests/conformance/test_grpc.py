@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -79,3 +80,56 @@ def test_no_call_waits_for_a_thread_of_the_library(name: str) -> None:
         reading = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
         assert writing.wait(60) == 0
     assert (reading.returncode, reading.stderr) == (0, "")
+
+
+_READS_AND_FORKS = """
+import json, os, signal, sys
+from ipcbench import Address, get_backend
+
+address = Address.from_dict(json.loads(sys.argv[1]))
+reader = get_backend(address.backend)().open_reader(address, 0)
+reader.read(60.0)
+if child := os.fork():
+    print(child, flush=True)
+signal.pause()
+"""
+
+_WRITES_AND_CLOSES = """
+import json, sys
+from ipcbench import Address, get_backend
+
+address = Address.from_dict(json.loads(sys.argv[1]))
+with get_backend(address.backend)().open_writer(address) as writer:
+    for _ in range(3):
+        writer.write(bytes(2**23), 60.0)
+    print("written", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("name", ["grpc", "grpc-tcp"])
+def test_a_writer_leaves_a_dead_reader_whose_child_keeps_the_connection(name: str, channel_name: str) -> None:
+    """Its process would wait for ever for the reader to take the rest."""
+    backend = get_backend(name)()
+    address = backend.create(ChannelSpec(channel_name, max_message_bytes=2**23))
+    text = json.dumps(address.as_dict())
+
+    def started(code: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", code, text]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    try:
+        with started(_READS_AND_FORKS) as reading, started(_WRITES_AND_CLOSES) as writing:
+            assert reading.stdout is not None
+            assert writing.stdout is not None
+            child = int(reading.stdout.readline())
+            try:
+                assert writing.stdout.readline() == "written\n"
+                reading.kill()
+                writing.communicate("\n", timeout=120)
+            finally:
+                os.kill(child, signal.SIGKILL)
+                writing.kill()
+        assert writing.returncode == 0
+    finally:
+        backend.destroy(address)

@@ -1,9 +1,9 @@
 """gRPC: lossless broadcast by a stream of a call to each reader, over a Unix socket (`grpc`) or loopback TCP.
 
 The writer is a server, each reader a client with one bidirectional call: messages come as responses, as they are
-(handlers without serializers: bytes in, bytes out, no protobuf), one message of gRPC each. A random message that the
-writer tells at the beginning ends the stream, not the end of the call: a receipt that a client sends to a call that has
-ended fails, and `grpc.aio` then drops what has arrived and was not read.
+(handlers without serializers: bytes in, bytes out, no protobuf), one message of gRPC each. A message made of the
+channel's secret ends the stream, not the end of the call: a receipt that a client sends to a call that has ended fails,
+and `grpc.aio` then drops what has arrived and was not read.
 
 Flow control is by credit in messages, since that of HTTP/2 is in bytes: a reader sends a receipt, how many messages it
 has taken so far, on the request stream of the same call after every half window. The writer stops when the slowest

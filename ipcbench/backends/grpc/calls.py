@@ -7,7 +7,6 @@ secret: any user can connect to a port, or take it after the writer.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Any
 from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, loop
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.errors import EndOfStream, PeerLost, TransportError
+from ipcbench.sync.directory import as_transport_errors
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.loop import News
 from ipcbench.sync.place import Place, find, publish
@@ -27,6 +27,8 @@ _RECEIPT = Struct("<Q")
 _ANY_PORT = ":0"
 _LOOK_S, _MOST_LOOK_S = 0.001, 0.05
 """How soon a reader looks again whether there is a writer, at first and at most."""
+_STOP_S = 3.0
+"""How long a server may take to stop. If a dead reader's child keeps a connection that is full, it would for ever."""
 
 
 def listen(server: Any, targets: Iterable[str]) -> str:
@@ -38,10 +40,9 @@ def listen(server: Any, targets: Iterable[str]) -> str:
     for target in targets:
         try:
             port = server.add_insecure_port(target)
+            return f"{target.removesuffix(_ANY_PORT)}:{port}" if target.endswith(_ANY_PORT) else target
         except RuntimeError as error:
             failure = OSError(str(error).partition("\n")[0])
-            continue
-        return f"{target.removesuffix(_ANY_PORT)}:{port}" if target.endswith(_ANY_PORT) else target
     raise failure
 
 
@@ -52,20 +53,22 @@ class Stream:
         messages: not yet sent, or not yet read.
         taken_count: how many the reader has taken.
         changed: set when there is something to send, messages or that count.
-        has_come: whether the reader has connected.
-        has_left: whether its stream has ended, whatever the reason.
+        serving: the task of the writer's side, as soon as the reader has connected.
+        has_left: whether the stream has ended, whatever the reason.
     """
 
     def __init__(self) -> None:
         self.messages: deque[bytes] = deque()
         self.taken_count = 0
         self.changed = asyncio.Event()
-        self.has_come = self.has_left = False
+        self.serving: asyncio.Task[Any] | None = None
+        self.has_left = False
 
     def leave(self) -> None:
-        """End the stream to a reader that is gone."""
+        """End the stream to a reader that is gone, though a child of it may keep the connection."""
         self.has_left = True
-        self.changed.set()
+        if self.serving is not None:
+            self.serving.cancel()
 
 
 class Client:
@@ -77,16 +80,17 @@ class Client:
         self.news, self.stream = News(), Stream()
         self.failure: TransportError | None = None
         """Why nothing comes after the messages of the stream."""
-        self._name, self._role, self._liveness = liveness.directory.name, liveness.role, liveness
+        self._liveness, self._writer = liveness, f"the writer of channel {liveness.directory.name!r}"
 
     def has_news(self) -> bool:
         """Return whether there is a message, or there will be none."""
         return bool(self.stream.messages) or self.failure is not None
 
     async def start(self, targets: Iterable[str], path: Path) -> None:
+        grpc.aio.init_grpc_aio()  # or whoever frees the last channel or server would wait for a thread to end
         self._work = asyncio.ensure_future(self._run(path))
 
-    async def stop(self, grace_s: float) -> None:
+    async def stop(self) -> None:
         self._work.cancel()
         await asyncio.wait([self._work])
 
@@ -94,58 +98,46 @@ class Client:
         pause_s = _LOOK_S
         try:
             while True:
-                with suppress(FileNotFoundError):  # it does not listen yet
+                with as_transport_errors(f"cannot connect to {self._writer}"), suppress(FileNotFoundError):
                     await self._receive(find(path))
                 self._liveness.check_unused()
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _MOST_LOOK_S)
         except TransportError as failure:
             self.failure = failure.with_traceback(None)  # which would keep the channel
-        except (OSError, grpc.RpcError) as error:
-            self.failure = TransportError(f"cannot connect to the writer of channel {self._name!r}: {error}")
-            self.failure.__cause__ = error
         finally:
             self.news.tell()
 
     async def _receive(self, place: Place) -> None:
         """Receive until the end, and raise it; return if there is no writer yet."""
-        told: dict[str, str] = {}
+        role, proof = self._liveness.role, None
         async with grpc.aio.insecure_channel(place.target, options=OPTIONS) as channel:
-            proof = ("role", self._role), ("proof", place.proof(f"to {self._role}"))
-            call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=proof)
-            sending = asyncio.ensure_future(self._send_receipts(call))
+            words = ("role", role), ("proof", place.proof(f"to {role}"))
+            call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=words)
+            sending, greeting = map(asyncio.ensure_future, (self._send_receipts(call), call.initial_metadata()))
             try:
                 with suppress(grpc.RpcError):
-                    told |= await self._greeted(call)
-                    await self._take(call.read, told, place)
-                if not told and await call.code() is grpc.StatusCode.UNAVAILABLE:
+                    while not (await asyncio.wait([greeting], timeout=_MOST_LOOK_S))[0]:  # a server that closes may …
+                        self._liveness.check_unused()  # … leave a connection without an answer
+                    if proof := dict(greeting.result() or ()).get("proof"):
+                        await self._take(call.read, place, proof)
+                if proof is None and await call.code() is grpc.StatusCode.UNAVAILABLE:
                     return
                 await asyncio.to_thread(self._liveness.note_at_end, "writer")
                 self._liveness.check_unused()
-                raise PeerLost(f"the writer of channel {self._name!r} died without closing: {await call.details()}")
+                raise PeerLost(f"{self._writer} died without closing: {await call.details()}")
             finally:
-                sending.cancel()
-                call.cancel()
+                for work in (sending, greeting, call):
+                    work.cancel()
 
-    async def _greeted(self, call: Any) -> dict[str, str]:
-        """Wait until the writer has taken the call, and return what it says of itself. A server that closes may leave a
-        connection without an answer.
-        """
-        greeting = asyncio.ensure_future(call.initial_metadata())
-        try:
-            while not (await asyncio.wait([greeting], timeout=_MOST_LOOK_S))[0]:
-                self._liveness.check_unused()
-            return dict(greeting.result() or ())
-        finally:
-            greeting.cancel()
-
-    async def _take(self, read: Any, told: dict[str, str], place: Place) -> None:
-        messages, news, end = self.stream.messages, self.news, str(told.get("end", "")).encode()
-        if end and not place.is_proof(told.get("proof"), f"from {self._role}"):
-            raise TransportError(f"another program listens in the place of the writer of channel {self._name!r}")
-        while end and (message := await read()) is not grpc.aio.EOF:
+    async def _take(self, read: Any, place: Place, proof: str) -> None:
+        """Take messages until the stream breaks; raise what ends it, or what is wrong with it."""
+        if not place.is_proof(proof, f"from {self._liveness.role}"):
+            raise TransportError(f"another program listens in the place of {self._writer}")
+        messages, news, end = self.stream.messages, self.news, place.proof("end").encode()
+        while (message := await read()) is not grpc.aio.EOF:
             if message == end:
-                raise EndOfStream(f"channel {self._name!r} has ended")
+                raise EndOfStream(f"channel {self._liveness.directory.name!r} has ended")
             messages.append(message)
             if news.is_awaited:
                 news.tell()
@@ -159,27 +151,33 @@ class Client:
 
 
 class Server:
-    """What the loop does for a writer: it sends each message to all readers."""
+    """What the loop does for a writer: it sends each message to all readers.
+
+    Attributes:
+        news: told when a reader has come, has taken messages, or has left.
+        log: messages that the loop has not handed to the streams. One step puts a message there, for all readers.
+        streams: of each role.
+        is_idle: whether `pump` is to be called when something is put into the log.
+        end: the message that ends the streams, which no message is by chance, and which readers know by the secret.
+    """
 
     def __init__(self, roles: Iterable[str]) -> None:
         self.news = News()
         self.log: deque[bytes] = deque()
-        """Messages that the loop has not handed to the streams. One step puts a message there, for all readers."""
         self.streams = {role: Stream() for role in roles}
         self.is_idle = True
-        self._has_ended = False
-        self._end = secrets.token_hex(16).encode()
-        """The message that ends a stream, and that no message is by chance."""
 
     async def start(self, targets: Iterable[str], path: Path) -> None:
+        grpc.aio.init_grpc_aio()  # see `Client.start`
         self._server = grpc.aio.server(options=OPTIONS)
         handler = grpc.stream_stream_rpc_method_handler(self._serve)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
         self._place = publish(path, listen(self._server, targets))
+        self.end = self._place.proof("end").encode()
         await self._server.start()
 
-    async def stop(self, grace_s: float) -> None:
-        await self._server.stop(grace_s)
+    async def stop(self) -> None:
+        await asyncio.wait([asyncio.ensure_future(self._server.stop(0))], timeout=_STOP_S)
 
     def pump(self) -> None:
         """Hand on what was written."""
@@ -194,34 +192,26 @@ class Server:
         for stream in self.streams.values():
             stream.changed.set()
 
-    def end(self) -> None:
-        """End all streams after what was written."""
-        self._has_ended = True
-        self.pump()
-
     async def _serve(self, _requests: Any, context: Any) -> None:
-        role, proof = (str(dict(context.invocation_metadata()).get(key, "")) for key in ("role", "proof"))
-        if role not in self.streams or not self._place.is_proof(proof, f"to {role}"):
+        words = dict(context.invocation_metadata())
+        role, message = str(words.get("role")), b""
+        if role not in self.streams or not self._place.is_proof(words.get("proof"), f"to {role}"):
             await context.abort(grpc.StatusCode.UNAUTHENTICATED)
         stream = self.streams[role]
-        if stream.has_come:
+        if stream.serving is not None:
             await context.abort(grpc.StatusCode.ALREADY_EXISTS)
-        stream.has_come = True
-        receiving = asyncio.ensure_future(self._receive(stream, context))
+        stream.serving, receiving = asyncio.current_task(), asyncio.ensure_future(self._receive(stream, context))
         try:
-            proof = self._place.proof(f"from {role}")
-            await context.send_initial_metadata((("proof", proof), ("end", self._end.decode())))
+            await context.send_initial_metadata((("proof", self._place.proof(f"from {role}")),))
             self.news.tell()
-            while not stream.has_left and not (self._has_ended and not stream.messages):
-                while stream.messages:
-                    await context.write(stream.messages.popleft())
+            while message is not self.end:
+                await stream.changed.wait()
                 stream.changed.clear()
-                if not self._has_ended:
-                    await stream.changed.wait()
-            if not stream.has_left:
-                await context.write(self._end)
-                await receiving  # until the reader has left: its receipts would meet no call, and gRPC then drops …
-                # … what it has received and its reader has not read
+                while stream.messages:
+                    message = stream.messages.popleft()
+                    await context.write(message)
+            await receiving  # until the reader has left: its receipts would meet no call, and gRPC then drops …
+            # … what it has received and its reader has not read
         finally:
             stream.has_left = True
             stream.messages.clear()
