@@ -8,6 +8,7 @@ import pytest
 
 from ipcbench.backend import Address
 from ipcbench.backends.grpc.backend import GrpcTcp
+from ipcbench.backends.mpi.backend import MpiBuffer, MpiNative, MpiP2p, MpiPkl5
 from ipcbench.backends.redis.backend import Redis
 from ipcbench.backends.stream.backend import Tcp
 from ipcbench.backends.zmq.backend import ZmqTcp
@@ -40,6 +41,30 @@ class FarGrpcTcp(_Far, GrpcTcp):
 
 class FarRedis(_Far, Redis):
     """Redis in a server that other hosts reach."""
+
+
+class _FarMpi(_Far):
+    """MPI finds out by itself that all readers are near."""
+
+    def create(self, channel: ChannelSpec) -> Address:
+        far = replace(channel, host="127.0.0.1", near=tuple(range(channel.readers)))
+        return super(_Far, self).create(far)  # type: ignore[misc]
+
+
+class FarMpi(_FarMpi, MpiNative):
+    """MPI's bcast by messages of MPI alone."""
+
+
+class FarMpiPkl5(_FarMpi, MpiPkl5):
+    """The same by pickle protocol 5."""
+
+
+class FarMpiBuffer(_FarMpi, MpiBuffer):
+    """The same of buffers."""
+
+
+class FarMpiP2p(_FarMpi, MpiP2p):
+    """MPI point to point, by messages of MPI alone."""
 
 
 class FarHybrid(_Far, Hybrid):
@@ -83,6 +108,22 @@ class TestFarGrpcTcp(ConformanceSuite):
 
 class TestFarRedis(ConformanceSuite):
     backend = "tests.conformance.test_far:FarRedis"
+
+
+class TestFarMpi(ConformanceSuite):
+    backend = "tests.conformance.test_far:FarMpi"
+
+
+class TestFarMpiPkl5(ConformanceSuite):
+    backend = "tests.conformance.test_far:FarMpiPkl5"
+
+
+class TestFarMpiBuffer(ConformanceSuite):
+    backend = "tests.conformance.test_far:FarMpiBuffer"
+
+
+class TestFarMpiP2p(ConformanceSuite):
+    backend = "tests.conformance.test_far:FarMpiP2p"
 
 
 class TestFarHybrid(ConformanceSuite):

@@ -1,9 +1,9 @@
 """MPI: `bcast` of a pickled object, the same by pickle protocol 5, `Bcast` of a buffer, `Isend`/`Recv` to each reader,
 and a window of shared memory.
 
-All data goes through the MPI call that a backend is named after. The words by which the endpoints agree on each call
-lie in a file in shared memory, so all processes of a channel run on one host. A process starts MPI when it opens its
-first endpoint, and MPI's start waits for all processes of the launch.
+All data goes through the MPI call that a backend is named after. On one host, the words by which the endpoints agree on
+each call lie in a file in shared memory; between hosts they are messages of MPI (far.py). A process starts MPI when it
+opens its first endpoint, and MPI's start waits for all processes of the launch.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer, unavailable
 from ipcbench.backends.mpi.endpoints import MOST_AHEAD, RUN_WORDS, MpiReader, MpiWriter
+from ipcbench.backends.mpi.far import FarReader, FarWriter, Frames, Pickle5Frames, PickledFrames
 from ipcbench.backends.mpi.links import Bcast, MpiLink, Pickle5Bcast, PickledBcast, PointToPoint
 from ipcbench.backends.mpi.rma import RmaReader, RmaWriter, Window
 from ipcbench.errors import BackendUnavailable, TransportError, TransportTimeout
@@ -43,6 +44,7 @@ from ipcbench.sync.directory import (
     new_directory,
     no_channel,
     open_directory,
+    remove_directory,
     remove_with_file,
     require_ours,
 )
@@ -50,6 +52,8 @@ from ipcbench.sync.ring_memory import Layout
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns
 from ipcbench.util.files import advice_on
+
+_Far = TypeVar("_Far", FarWriter, FarReader)
 
 _HINT = "pip install 'ipcbench[mpi]'"
 _OPEN_S = 60.0
@@ -176,6 +180,8 @@ class _Mpi(Backend):
     """What the MPI backends share."""
 
     link: ClassVar[type[MpiLink | Window]]
+    frames: ClassVar[type[Frames] | None] = None
+    """How a message is broadcast between hosts; None if it is sent point to point."""
     writer: ClassVar[Callable[..., Writer]] = MpiWriter
     reader: ClassVar[Callable[..., Reader]] = MpiReader
     adapts: ClassVar[bool] = False
@@ -190,7 +196,7 @@ class _Mpi(Backend):
         zero_copy_read=False,
         waits=frozenset({"spin", "yield", "block"}),
         launcher="mpiexec",
-        remote=False,
+        remote=True,
         persistent=False,
         detects_peer_exit=True,
     )
@@ -208,6 +214,8 @@ class _Mpi(Backend):
     def create(self, channel: ChannelSpec) -> Address:
         self.require(channel)
         with new_directory(channel.name) as (directory, location, undo):
+            if channel.host:
+                return Address(self.name, channel, location)
             try:
                 make_doorbells(directory, channel.readers)
                 made = _make_words(_words_path(directory), _words_bytes(channel))
@@ -218,8 +226,12 @@ class _Mpi(Backend):
         return Address(self.name, channel, location)
 
     def open_writer(self, address: Address, index: int = 0) -> Writer:
+        if address.channel.host:
+            return self._far(FarWriter, address)
         with ExitStack() as undo:
-            words, mpi = self._begin(address, 0, undo)
+            words = _Words(address)
+            undo.callback(words.close)
+            mpi = self._start(address.channel, 0)
             cursors = WriterCursors(words.words, address, adapts=self.adapts)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
@@ -227,42 +239,59 @@ class _Mpi(Backend):
             return self.writer(cursors, words.runs, link, words.close)
 
     def open_reader(self, address: Address, index: int) -> Reader:
+        if address.channel.host:
+            return self._far(FarReader, address, index)
         with ExitStack() as undo:
-            words, mpi = self._begin(address, index + 1, undo)
+            words = _Words(address)
+            undo.callback(words.close)
+            mpi = self._start(address.channel, index + 1)
             cursors = ReaderCursors(words.words, address, index, adapts=self.adapts)
             undo.callback(cursors.close)
             link = self._join(mpi, cursors)
             undo.pop_all()
             return self.reader(cursors, words.runs, link, words.close, index)
 
-    def _begin(self, address: Address, member: int, undo: ExitStack) -> tuple[_Words, Any]:
-        """Map the words, start MPI, and check that this process is the one that the channel names."""
-        words, channel = _Words(address), address.channel
-        undo.callback(words.close)
+    def _far(self, kind: Callable[..., _Far], address: Address, *index: int) -> _Far:
+        """Open an endpoint of a channel between hosts."""
+        channel = address.channel
+        mpi = self._start(channel, index[0] + 1 if index else 0)
+        endpoint = kind(address, mpi, self.frames, *index)
+        self._forget_segments(mpi, channel)
+        return endpoint
+
+    def _start(self, channel: ChannelSpec, member: int) -> Any:
+        """Start MPI, and check that this process is the one that the channel names."""
         if "mpi4py.MPI" not in sys.modules:
             _Mpi.owns_segments = True
             if member == 0:  # the others map theirs meanwhile
                 count = len(channel.process_numbers())
                 _require_shared_memory(_START_BYTES + count * _RANK_BYTES, f"as they start, {count} MPI ranks take")
-        mpi = start_mpi(self.name)
+        mpi: Any = start_mpi(self.name)
         ranks, rank, size = channel.process_numbers(), mpi.COMM_WORLD.Get_rank(), mpi.COMM_WORLD.Get_size()
         if max(ranks) >= size:
             raise TransportError(f"channel {channel.name!r} names rank {max(ranks)}; there are {size}, from 0")
         if member < len(ranks) and ranks[member] != rank:
             raise TransportError(f"this endpoint of channel {channel.name!r} is for rank {ranks[member]}, not {rank}")
-        return words, mpi
+        return mpi
+
+    def _forget_segments(self, mpi: Any, channel: ChannelSpec) -> None:
+        """Have nothing left of MPI's segments, if a process is killed, once all of the launch have started it."""
+        if self.owns_segments and len(channel.process_numbers()) == mpi.COMM_WORLD.Get_size():
+            _Mpi.owns_segments = False
+            _unlink_segments()
 
     def _join(self, mpi: Any, cursors: WriterCursors | ReaderCursors) -> MpiLink | Window:
         _await_all(cursors)
-        if self.owns_segments and len(cursors.channel.process_numbers()) == mpi.COMM_WORLD.Get_size():
-            _Mpi.owns_segments = False
-            _unlink_segments()
+        self._forget_segments(mpi, cursors.channel)
         try:
             return self.link(mpi, cursors.channel)
         except mpi.Exception as error:
             raise TransportError(f"MPI gave channel {cursors.channel.name!r} no communicator: {error}") from error
 
     def destroy(self, address: Address) -> None:
+        if address.channel.host:
+            remove_directory(address)
+            return
         words = _words_path(channel_directory(address))
         remove_with_file(address, words, words.unlink)
 
@@ -272,7 +301,7 @@ class MpiNative(_Mpi):
 
     name: ClassVar[str] = "mpi"
     summary: ClassVar[str] = "MPI bcast of a pickled message"
-    link = PickledBcast
+    link, frames = PickledBcast, PickledFrames
 
 
 class MpiPkl5(_Mpi):
@@ -280,7 +309,7 @@ class MpiPkl5(_Mpi):
 
     name: ClassVar[str] = "mpi-pkl5"
     summary: ClassVar[str] = "MPI bcast by pickle protocol 5, large messages out of band"
-    link = Pickle5Bcast
+    link, frames = Pickle5Bcast, Pickle5Frames
 
 
 class MpiBuffer(_Mpi):
@@ -288,7 +317,7 @@ class MpiBuffer(_Mpi):
 
     name: ClassVar[str] = "mpi-buffer"
     summary: ClassVar[str] = "MPI Bcast of a buffer, into a preallocated one"
-    link = Bcast
+    link, frames = Bcast, Frames
 
 
 class MpiP2p(_Mpi):
@@ -306,7 +335,12 @@ class MpiRma(_Mpi):
     summary: ClassVar[str] = "MPI window of shared memory (Win.Allocate_shared, Win.Sync), zero-copy reads"
     link, writer, reader, adapts = Window, RmaWriter, RmaReader, True
     capabilities: ClassVar[Capabilities] = replace(
-        _Mpi.capabilities, max_message_bytes=2**40, zero_copy_read=True, writes_in_place=True, holds_one_of_max=True
+        _Mpi.capabilities,
+        max_message_bytes=2**40,
+        zero_copy_read=True,
+        writes_in_place=True,
+        holds_one_of_max=True,
+        remote=False,
     )
 
     def create(self, channel: ChannelSpec) -> Address:

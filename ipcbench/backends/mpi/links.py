@@ -18,6 +18,11 @@ Measured on one host: MPICH keeps 64 messages of 8 KiB less its header, Intel MP
 all. With any other library, a message is never sent before all readers have asked for it."""
 
 
+def small_messages(mpi: Any) -> tuple[int, int]:
+    """Return the largest size and the number of messages that MPI keeps for a receiver that has not called yet."""
+    return _SMALL.get(mpi.get_vendor()[0], (0, 0))
+
+
 def join(mpi: Any, channel: ChannelSpec, absent: int = 0) -> Any:
     """Return a communicator of the channel's processes, without the readers whose bits are set in `absent`; the writer
     is its rank 0. All of them must make this call.
@@ -58,7 +63,7 @@ class MpiLink(ABC):
         self._mpi, self._channel = mpi, channel
         self._readers = channel.readers
         self.errors = mpi.Exception
-        limit_bytes, count = _SMALL.get(mpi.get_vendor()[0], (0, 0))
+        limit_bytes, count = small_messages(mpi)
         self.small_bytes = limit_bytes - self.pickled_bytes
         self.window = min(channel.depth, count // self.sends_per_message())
         self._comm = join(mpi, channel)
