@@ -3,9 +3,9 @@
     python benchmarks/hosts.py [--rtt 10ms …] [--rounds N] [--size 1MiB]
 
 Two emulated hosts; in each round, one after another: a raw stream (one TCP connection, `sendall` of a message,
-`recv_into` a buffer), a plain PUSH and PULL of pyzmq, and the saturated windows of `ipcbench run --hosts a,b` over tcp,
-zmq-tcp and zmq-tcp-insecure. A line for each round trip and transport: MB/s, and the quotient round by round, median
-and range.
+`recv_into` a buffer), a plain PUSH and PULL of pyzmq, plain `Bcast`s of the length and of the message, and the
+saturated windows of `ipcbench run --hosts a,b` over tcp, zmq-tcp, zmq-tcp-insecure and mpi-buffer. A line for each
+round trip and transport: MB/s, and the quotient round by round, median and range.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
-from ipcbench.hosts.launchers import SHELL_VARIABLE
+from ipcbench.hosts.launchers import SHELL_VARIABLE, hydra_here
 from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
 from ipcbench.hosts.simulated.links import Link
 from ipcbench.util.units import parse_bytes, parse_duration_s
@@ -66,12 +66,46 @@ if role == "reads":
 import os
 os._exit(0)
 """
-REFERENCES = {"tcp": "raw", "zmq-tcp-insecure": "zmq", "zmq-tcp": "zmq"}
+BCAST = """
+import sys, time
+from array import array
+from mpi4py import MPI
+
+size, warm_up_s, seconds = int(sys.argv[1]), *map(float, sys.argv[2:])
+comm, memory, length = MPI.COMM_WORLD, bytearray(size), array("q", [size])
+count, begun, first = 0, None, time.monotonic()
+while length[0]:
+    comm.Bcast(length, 0)
+    comm.Bcast(memory, 0)
+    count += size
+    if begun is None and time.monotonic() - first > warm_up_s:
+        begun, count = time.monotonic(), 0
+    if comm.rank == 0 and time.monotonic() - first > warm_up_s + seconds:
+        length[0] = 0
+if comm.rank == 1:
+    print(count / (time.monotonic() - begun), flush=True)
+"""
+REFERENCES = {"tcp": "raw", "zmq-tcp-insecure": "zmq", "zmq-tcp": "zmq", "mpi-buffer": "Bcast"}
 """Transport → the plain program over the same library."""
+
+
+def bcast_bytes_per_s(cluster: Cluster, size: int) -> float:
+    """Return what broadcasts carry from host a to host b."""
+    program = [sys.executable, "-c", BCAST, str(size), str(WARM_UP_S), str(SECONDS)]
+    options = ["-launcher", "ssh", "-launcher-exec", str(cluster.remote_shell), "-localhost", cluster.addresses[0]]
+    hosts = ["-hosts", ",".join(cluster.addresses), "-n", "2"]
+    done = subprocess.run(
+        cluster.command([hydra_here(), *options, *hosts, *program], "a"), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"the plain program that broadcasts: {done.stderr}")
+    return float(done.stdout)
 
 
 def plain_bytes_per_s(cluster: Cluster, kind: str, size: int) -> float:
     """Return what a plain program carries from host a to host b."""
+    if kind == "Bcast":
+        return bcast_bytes_per_s(cluster, size)
     command = [sys.executable, "-c", RAW, kind]
     times = [str(size), str(WARM_UP_S)]
     reads = subprocess.Popen(
@@ -125,7 +159,7 @@ def main() -> None:
         rates: list[dict[str, float]] = []
         with simulated_hosts(2, Link(delay_s=delay_s)) as cluster:
             for _ in range(options.rounds):
-                plain = {kind: plain_bytes_per_s(cluster, kind, size) for kind in ("raw", "zmq")}
+                plain = {kind: plain_bytes_per_s(cluster, kind, size) for kind in dict.fromkeys(REFERENCES.values())}
                 rates.append({**plain, **channels_bytes_per_s(cluster, size)})
         for name, reference in REFERENCES.items():
             ratios = sorted(each[name] / each[reference] for each in rates if name in each)

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ipcbench.backend import Address
+from ipcbench.backend import Address, Launcher
 from ipcbench.errors import BackendUnavailable, ConfigError, HostError, TrialError, WorkerCrashed
 from ipcbench.harness.group import VERBS, Group
 from ipcbench.harness.variants import Contender, Field
@@ -179,12 +179,14 @@ class Hosts:
         """Return on which host an endpoint of a group runs, by its number; of any group with so many endpoints."""
         return place(self.plan.place, self.plan.hosts, index + 1)[index]
 
-    def start_group(self, readers: int) -> Group:
+    def start_group(self, readers: int, launcher: Launcher) -> Group:
         """Begin to start a writer and so many readers where they belong."""
         places = [*map(self.place_of, range(readers + 1))]
-        launch = HostsLaunch(self._remote, places, self.switchboard, VERBS)
-        addresses = tuple(self.described[number]["address"] for number in places)
-        return Group("spawn", readers, self.switchboard, on_hosts=launch, addresses=addresses)
+        addresses = tuple(described["address"] for described in self.described)
+        ranks = addresses if launcher == "mpiexec" else ()
+        launch = HostsLaunch(self._remote, places, self.switchboard, VERBS, ranks)
+        at = tuple(addresses[number] for number in places)
+        return Group(launcher, readers, self.switchboard, on_hosts=launch, addresses=at)
 
     def keeper(self, number: int) -> Group:
         """Return the keeper of a host."""

@@ -445,7 +445,7 @@ class _Run:
         """Start as many processes as the largest channel of the sweep has endpoints."""
         peers = self.sweep.most_readers + self.sweep.most_writers - 1
         if self.hosts is not None:
-            return self.hosts.start_group(peers)
+            return self.hosts.start_group(peers, contender.launcher)
         roles = roles_of(self.sweep.pattern, peers)
         return Group(contender.launcher, peers, switchboard, roles, contender.python)
 

@@ -22,6 +22,7 @@ from ipcbench.backend import Address
 from ipcbench.errors import IpcbenchError, TrialError
 from ipcbench.hosts.link import AGENT, Link
 from ipcbench.hosts.mirror import Mirror, contents, join, leave
+from ipcbench.hosts.ranks import Ranks, proxy_here
 from ipcbench.hosts.sealed import Bare, LinkLost, Sealed, new_identity
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
 from ipcbench.processes.launch import Launch, launch
@@ -45,6 +46,7 @@ class Agent:
         self._numbers = count(AGENT + 1)
         self._streams: dict[int, ControlConnection] = {}
         self._launches: dict[str, Launch] = {}
+        self._ranks: dict[str, Ranks] = {}
         self._told: set[str] = set()
         """Launches of which it was said that a worker died before it connected."""
         self._guard = threading.Lock()
@@ -53,6 +55,7 @@ class Agent:
         self._switchboard: Switchboard | None = None
         self._verbs: Mapping[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "launch": self._launch,
+            "begin MPI": self._begin_mpi,
             "end": self._end,
             "kill": self._kill,
             "how it ended": self._how_it_ended,
@@ -136,10 +139,18 @@ class Agent:
             bound=False,  # to the thread that answers
             forked=request["forked"],
             token=request["token"],
+            proxy=proxy_here(request["proxy"]) if request["proxy"] else (),
         )
         with self._guard:
             self._launches[started.token] = started
         return {}
+
+    def _begin_mpi(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Start the mpiexec of a launch; return what starts the ranks of each host."""
+        ranks = Ranks(request["places"], request["addresses"], request["pythons"], request["verbs"])
+        with self._guard:
+            self._ranks[request["token"]] = ranks
+        return {"proxies": ranks.proxies}
 
     def _end(self, request: dict[str, Any]) -> dict[str, Any]:
         self._forget(request["token"], Launch.end)
@@ -176,9 +187,11 @@ class Agent:
 
     def _forget(self, token: str, end: Callable[[Launch], None]) -> None:
         with self._guard:
-            started = self._launches.pop(token, None)
+            started, ranks = self._launches.pop(token, None), self._ranks.pop(token, None)
         if started is not None:
             end(started)
+        if ranks is not None:
+            ranks.kill()
 
     def _how_it_ended(self, request: dict[str, Any]) -> dict[str, Any]:
         with self._guard:
@@ -188,7 +201,7 @@ class Agent:
         return {"text": f"{started.how_it_ended(request['index'])}{started.last_words()}"}
 
     def _kill_all(self) -> None:
-        for token in list(self._launches):
+        for token in {*self._launches, *self._ranks}:
             self._forget(token, Launch.kill)
 
 

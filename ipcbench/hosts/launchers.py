@@ -69,7 +69,7 @@ def start_of(launcher: str, host: Host, program: Sequence[str]) -> Start:
 
 
 def _hydra(host: Host, program: Sequence[str]) -> Start:
-    hydra, shell = _hydra_here(), remote_shell()
+    hydra, shell = hydra_here(), remote_shell()
     words = ["-launcher", "ssh", "-launcher-exec", shutil.which(shell[0]) or shell[0], "-wdir", "/"]
     if own := _own_address(host.name):  # the host need not know our name
         words += ["-localhost", own]
@@ -80,7 +80,12 @@ def _hydra(host: Host, program: Sequence[str]) -> Start:
 
 
 @cache
-def _hydra_here() -> str:
+def hydra_here() -> str:
+    """Return the path of MPICH's mpiexec.
+
+    Raises:
+        ConfigError: there is none here.
+    """
     for place in (str(Path(sys.executable).parent), None):
         path = shutil.which("mpiexec", path=place)
         if path and "HYDRA" in subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout:

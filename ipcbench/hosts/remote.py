@@ -256,23 +256,42 @@ class HostsLaunch:
         hosts: all that take part.
         places: on which of them each worker runs, by its number.
         verbs: what the workers can do.
+        addresses: by which the hosts reach each other, if the workers are to be ranks of MPI.
     """
 
-    launcher: Launcher = "spawn"
     started: Sequence[subprocess.Popen[bytes]] = ()
 
     def __init__(
-        self, hosts: Sequence[RemoteHost], places: Sequence[int], switchboard: Switchboard, verbs: str
+        self,
+        hosts: Sequence[RemoteHost],
+        places: Sequence[int],
+        switchboard: Switchboard,
+        verbs: str,
+        addresses: Sequence[str] = (),
     ) -> None:
+        self.launcher: Launcher = "mpiexec" if addresses else "spawn"
         self.indices = range(len(places))
         self.token = secrets.token_hex(8)
         self._places = [hosts[number] for number in places]
         self._used = list(dict.fromkeys(self._places))
-        for host in self._used:
-            indices = [index for index in self.indices if self._places[index] is host]
-            host.ask({"do": "launch", "launcher": "spawn", "indices": indices, "verbs": verbs, "forked": True,
-                      "token": self.token})  # fmt: skip
+        proxies = self._begin_mpi([addresses[hosts.index(host)] for host in self._used], verbs) if addresses else {}
         switchboard.expect(self.token)
+        try:
+            for host in self._used:
+                indices = [index for index in self.indices if self._places[index] is host]
+                host.ask({"do": "launch", "launcher": self.launcher, "indices": indices, "verbs": verbs,
+                          "forked": True, "token": self.token, "proxy": proxies.get(host)})  # fmt: skip
+        except HostError:
+            self.kill()
+            raise
+
+    def _begin_mpi(self, addresses: Sequence[str], verbs: str) -> dict[RemoteHost, list[str]]:
+        """Start mpiexec on the first worker's host; return what starts the ranks of each host."""
+        places = [self._used.index(host) for host in self._places]
+        pythons = [host.host.python for host in self._used]
+        question = {"do": "begin MPI", "token": self.token, "verbs": verbs, "places": places}
+        answer = self._used[0].ask({**question, "addresses": addresses, "pythons": pythons})
+        return dict(zip(self._used, answer["proxies"], strict=True))
 
     def first_dead(self) -> int | None:
         """Return the number of a worker that has died before it connected, or whose host is gone; else None."""

@@ -23,7 +23,7 @@ from ipcbench.backend import Launcher
 from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, WorkerTimeout
 from ipcbench.processes.cleanup import kill_launched, remove_mpi_segments
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
-from ipcbench.processes.worker import LAUNCH_VARIABLE
+from ipcbench.processes.worker import CONTROL_VARIABLE, LAUNCH_VARIABLE
 from ipcbench.util.clock import deadline_ns, remaining_s
 from ipcbench.util.files import temporary_folder
 
@@ -260,6 +260,11 @@ def _commands(
     return [program] if forked else [[*program, "--index", str(index)] for index in indices]
 
 
+def worker_arguments(verbs: str) -> list[str]:
+    """Return what an interpreter is given to run a worker."""
+    return ["-m", "ipcbench.processes.worker", "--verbs", verbs]
+
+
 def launch(
     launcher: Launcher,
     indices: Sequence[int],
@@ -271,6 +276,7 @@ def launch(
     python: str | None = None,
     forked: bool = False,
     token: str = "",
+    proxy: Sequence[str] = (),
 ) -> Launch:
     """Start workers that will connect to the switchboard; they can import what this process can import.
 
@@ -286,20 +292,24 @@ def launch(
             processes then take 0.6 s of CPU time to start and end in place of 1.5 s. Linux only, else it is ignored.
             Those of the launcher `fork` always are; that process makes their channels (ipcbench/sync/parent.py).
         token: by which its workers say whose they are, if others of this launch are on other hosts; else a new one.
+        proxy: the command that starts those on this host, if others of this launch are on other hosts.
 
     Raises:
         BackendUnavailable: the launcher is missing.
     """
     forked = launcher == "fork" or (forked and launcher == "spawn" and sys.platform == "linux")
     ended, ending = map(os.fdopen, os.pipe(), ("rb", "wb")) if forked else (None, None)
-    worker = ["-m", "ipcbench.processes.worker", "--verbs", verbs, "--control", switchboard.address]
+    worker = [*worker_arguments(verbs), "--control", switchboard.address]
     worker += ["--bound"] if bound else []
     worker += ["--fork", ",".join(map(str, indices)), "--ended", str(ending.fileno())] if ending else []
     worker += ["--parent"] if launcher == "fork" else []
-    commands = _commands(launcher, indices, python, worker, forked=forked)
+    commands = [list(proxy)] if proxy else _commands(launcher, indices, python, worker, forked=forked)
     variables = other_environment() if python else own_environment()
     variables |= {**switchboard.environment(), **(environment or {})}
-    variables |= _mpi_environment() if launcher == "mpiexec" else {}
+    if proxy:
+        variables[CONTROL_VARIABLE] = switchboard.address
+    elif launcher == "mpiexec":
+        variables |= _mpi_environment()
     variables[LAUNCH_VARIABLE] = token = token or secrets.token_hex(8)
     output: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `kill`
     started = [

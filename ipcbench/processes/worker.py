@@ -1,6 +1,6 @@
 """The worker shell: a process that connects to its coordinator and answers requests until it is told to exit.
 
-    python -m ipcbench.processes.worker --verbs MODULE:FACTORY --control ADDRESS
+    python -m ipcbench.processes.worker --verbs MODULE:FACTORY [--control ADDRESS]
         [--index N | --together N | --fork N,N… --ended FD [--parent]] [--bound]
 
 The layer above brings the verbs: `FACTORY(index)` returns the `Dispatcher` of one worker. When the coordinator is gone,
@@ -34,6 +34,9 @@ RANK_VARIABLES = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID
 LAUNCH_VARIABLE = "IPCBENCH_LAUNCH"
 """Whose launch a worker is of."""
 
+CONTROL_VARIABLE = "IPCBENCH_CONTROL"
+"""Where the coordinator is, for workers whose command line cannot say it, as it is the same on several hosts."""
+
 ORPHANED = 3
 """Exit code of a worker whose coordinator is gone."""
 
@@ -55,7 +58,7 @@ def main(arguments: list[str] | None = None) -> None:
     """
     parser = argparse.ArgumentParser(prog="ipcbench.processes.worker")
     parser.add_argument("--verbs", required=True, help="MODULE:FACTORY of the dispatcher")
-    parser.add_argument("--control", required=True, help="the coordinator's address")
+    parser.add_argument("--control", help=f"the coordinator's address; else {CONTROL_VARIABLE} says it")
     parser.add_argument("--index", type=int, help="number in the group; without it, the MPI launcher's rank")
     parser.add_argument("--together", type=int, default=0, help="how many workers share this process")
     parser.add_argument("--fork", type=_numbers, help="numbers of the workers to fork when all is imported: 0,1,2")
@@ -77,10 +80,11 @@ def main(arguments: list[str] | None = None) -> None:
     else:
         index = 0 if options.together else _rank() if options.index is None else options.index
     try:
-        channel = connect(options.control)
+        control = options.control or os.environ[CONTROL_VARIABLE]
+        channel = connect(control)
         _watch_lifeline(channel)
         if options.together:
-            _serve_together(options.control, options.together, channel, make)
+            _serve_together(control, options.together, channel, make)
         else:
             _serve(channel, index, make(index))
     except TrialError as error:

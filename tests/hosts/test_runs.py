@@ -46,7 +46,7 @@ def test_cells_are_those_of_one_host_and_the_record_names_no_host(tmp_path) -> N
     assert "HOSTS" in json.loads((tmp_path / "run" / "run.json").read_text())["command"]
 
 
-@pytest.mark.parametrize("backend", ["grpc-tcp", "redis", "hybrid"])
+@pytest.mark.parametrize("backend", ["grpc-tcp", "redis", "hybrid", "mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p"])
 def test_a_reader_on_the_writers_host_and_one_on_another_get_the_same(backend, tmp_path) -> None:
     if not (available := status(backend)).available:
         pytest.skip(available.reason)
@@ -71,6 +71,24 @@ def test_a_killed_server_of_a_channel_between_hosts_fails_its_trial(tmp_path) ->
         failed = [trial["reason"] for trial in coordinator.trials() if trial["status"] != "ok"]
         assert process.returncode == 0, said
         assert any("server of channel" in reason for reason in failed), failed
+        assert coordinator.trials()[-1]["status"] == "ok"
+        assert not any(coordinator.left_on(host) for host in cluster.names)
+
+
+@pytest.mark.parametrize("victim", ["ipcbench.processes.worker", "hydra_pmi_proxy", "mpiexec"])
+def test_ranks_on_several_hosts_end_together_and_the_run_goes_on(victim, tmp_path) -> None:
+    if not (available := status("mpi-p2p")).available:
+        pytest.skip(available.reason)
+    with simulated_hosts(2) as cluster:
+        coordinator = Coordinator(cluster, tmp_path / "run")
+        process = coordinator.start("--backends", "mpi-p2p,tcp", "--rounds", "2", "--window", "1s")
+        assert until(lambda: any(trial["spec"]["backend"] == "mpi-p2p" for trial in coordinator.trials()), _SOON_S)
+        coordinator.kill("a" if victim == "mpiexec" else "b", 9, victim)
+        _, said = process.communicate(timeout=200)
+        failed = [trial["reason"] for trial in coordinator.trials() if trial["status"] != "ok"]
+        assert process.returncode == 0, said
+        assert len(failed) <= 2, failed
+        assert {trial["spec"]["backend"] for trial in coordinator.trials()[-4:]} == {"mpi-p2p", "tcp"}
         assert coordinator.trials()[-1]["status"] == "ok"
         assert not any(coordinator.left_on(host) for host in cluster.names)
 

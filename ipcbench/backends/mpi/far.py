@@ -48,8 +48,6 @@ _PATIENCE_NS = 100_000_000
 """How long a write waits for readers that take nothing before a thread does."""
 _LINGER_S, _CLOSE_S = 30.0, 0.1
 """How long what is under way when an endpoint closes may take, and how long `close` waits for it."""
-_YIELD_NS = 20_000_000
-"""How long an endpoint yields before it naps: as there is nothing to sleep on, a nap may be a millisecond too long."""
 _LOOK_S = 0.000_2
 
 
@@ -110,13 +108,12 @@ class FarEndpoint(PeerEndpoint):
             raise TransportError("between hosts, MPI must let several threads call it: unset MPI4PY_RC_THREAD_LEVEL")
         self._is_drained = False
         self._waiter: Waiter = Waiter(
-            self._channel.wait,
+            "yield" if self._channel.wait == "auto" else self._channel.wait,  # as MPI itself, which never sleeps
             1,  # on its host
             doorbell=None,
             arm=lambda: None,
             disarm=lambda: None,
             check_peers=self._check_peers,
-            yield_ns=_YIELD_NS,
         )
         self._await_all()
         try:
