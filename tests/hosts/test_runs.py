@@ -75,7 +75,7 @@ def test_a_killed_server_of_a_channel_between_hosts_fails_its_trial(tmp_path) ->
         assert not any(coordinator.left_on(host) for host in cluster.names)
 
 
-@pytest.mark.parametrize("victim", ["ipcbench.processes.worker", "hydra_pmi_proxy", "mpiexec"])
+@pytest.mark.parametrize("victim", ["-P -m ipcbench.processes.worker", "hydra_pmi_proxy", "mpiexec"])
 def test_ranks_on_several_hosts_end_together_and_the_run_goes_on(victim, tmp_path) -> None:
     if not (available := status("mpi-p2p")).available:
         pytest.skip(available.reason)
