@@ -48,14 +48,17 @@ _REMOVALS = 5
 
 
 @contextmanager
-def as_transport_errors(what: str) -> Iterator[None]:
-    """Turn an OSError of the block into a TransportError of one line: what could not be done, and the reason."""
+def as_transport_errors(what: str, kind: type[Exception] = OSError) -> Iterator[None]:
+    """Turn an OSError of the block, or an error of another kind, into a TransportError of one line: what could not be
+    done, and the reason.
+    """
     try:
         yield
-    except OSError as error:
-        if is_of_handler(error, _file_of_block(error)):
+    except kind as error:
+        if isinstance(error, TransportError) or is_of_handler(error, _file_of_block(error)):
             raise
-        raise TransportError(f"{what}: {error.strerror or error}{advice_on(error)}") from error
+        reason = f"{error.strerror or error}{advice_on(error)}" if isinstance(error, OSError) else f"{error!r}"
+        raise TransportError(f"{what}: {reason}") from error
 
 
 def _file_of_block(error: BaseException) -> str:

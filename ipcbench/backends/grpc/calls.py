@@ -98,7 +98,8 @@ class Client:
         pause_s = _LOOK_S
         try:
             while True:
-                with as_transport_errors(f"cannot connect to {self._writer}"), suppress(FileNotFoundError):
+                # Whatever it is, or a reader without a time-out would wait for ever.
+                with as_transport_errors(f"cannot read from {self._writer}", Exception), suppress(FileNotFoundError):
                     await self._receive(find(path))
                 self._liveness.check_unused()
                 await asyncio.sleep(pause_s)
