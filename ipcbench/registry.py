@@ -35,7 +35,7 @@ _BUILT_IN = {
     "flight": "ipcbench.backends.flight:Flight",
     "nats": "ipcbench.backends.nats:Nats",
     "iox2": "ipcbench.backends.iox2:Iox2",
-    "zenoh": "ipcbench.backends.zenoh:Zenoh",
+    "zenoh": "ipcbench.backends.zenoh.backend:Zenoh",
     "gloo": "ipcbench.backends.gloo:Gloo",
     "ray": "ipcbench.backends.ray.backend:Ray",
     "null": "ipcbench.backends.null:Null",

@@ -11,6 +11,7 @@ from ipcbench.backends.grpc.backend import GrpcTcp
 from ipcbench.backends.mpi.backend import MpiBuffer, MpiNative, MpiP2p, MpiPkl5
 from ipcbench.backends.redis.backend import Redis
 from ipcbench.backends.stream.backend import Tcp
+from ipcbench.backends.zenoh.backend import Zenoh
 from ipcbench.backends.zmq.backend import ZmqTcp
 from ipcbench.backends.zmq.hybrid import Hybrid
 from ipcbench.errors import ConfigError
@@ -41,6 +42,10 @@ class FarGrpcTcp(_Far, GrpcTcp):
 
 class FarRedis(_Far, Redis):
     """Redis in a server that other hosts reach."""
+
+
+class FarZenoh(_Far, Zenoh):
+    """zenoh over the interface of a host that others reach."""
 
 
 class _FarMpi(_Far):
@@ -108,6 +113,10 @@ class TestFarGrpcTcp(ConformanceSuite):
 
 class TestFarRedis(ConformanceSuite):
     backend = "tests.conformance.test_far:FarRedis"
+
+
+class TestFarZenoh(ConformanceSuite):
+    backend = "tests.conformance.test_far:FarZenoh"
 
 
 class TestFarMpi(ConformanceSuite):

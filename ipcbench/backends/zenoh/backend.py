@@ -1,4 +1,5 @@
-"""zenoh, by eclipse-zenoh: its publish/subscribe between peers, over a Unix socket in the channel's folder.
+"""zenoh, by eclipse-zenoh: its publish/subscribe between peers, over a Unix socket in the channel's folder, or between
+hosts over TCP (far.py).
 
 Each reader subscribes to a key of its own, so that the writer sees by `matching_status` when it may write: what is put
 before that is lost. zenoh looks for nobody (no scouting) and listens nowhere else.
@@ -13,16 +14,18 @@ zenoh bears no fork: a child of a process that has used it opens no endpoint (`T
 
 from __future__ import annotations
 
-import atexit
-import json
 import os
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any, ClassVar
 
-from ipcbench.backend import Address, unavailable
+from ipcbench.backend import Address, Capabilities, Reader, Writer, unavailable
+from ipcbench.backends.zenoh.far import FarReader, FarWriter, make_login
+from ipcbench.backends.zenoh.session import ERRORS, Session, absence, zenoh
 from ipcbench.errors import TransportTimeout
+from ipcbench.spec import ChannelSpec
 from ipcbench.sync import (
     PUBLISHED,
     CarriedBackend,
@@ -30,39 +33,14 @@ from ipcbench.sync import (
     CarriedWriter,
     channel_file,
     require_socket_path,
+    whole,
 )
 from ipcbench.util.clock import deadline_ns, now_ns
 
-absence: ModuleNotFoundError | None = None
-try:
-    import zenoh
-except ModuleNotFoundError as error:
-    zenoh, absence = None, error  # type: ignore[assignment]
-
-_RETRY_MS = 10
-"""Until a reader tries again to reach the writer."""
 _LOOK_S = 0.001
 """Until the writer looks again whether all subscriptions have come."""
 _YIELDS, _ON_ITS_WAY_S = 20, 0.00005
 """How often a reader lets others run, and then how long it sleeps, until it looks for what is on its way."""
-_YEAR_MS = 365 * 24 * 3600 * 1000
-"""Stands for ever: -1, which zenoh documents, makes a put panic as soon as it has to wait."""
-_HEADER_BYTES = 2**16
-"""More than zenoh adds to a message."""
-
-
-class _Library:
-    """A session with its publishers, or with its subscriber."""
-
-    def __init__(self, session: Any, parts: list[Any]) -> None:
-        self.parts = parts
-        self._session, self._pid = session, os.getpid()
-        atexit.register(self.close)  # zenoh may wait 10 s for a session that only the interpreter's end drops
-
-    def close(self) -> None:
-        atexit.unregister(self.close)
-        if os.getpid() == self._pid:
-            self._session.close()
 
 
 def _place(address: Address) -> str:
@@ -73,41 +51,23 @@ def _key(index: int) -> str:
     return f"reader/{index}"
 
 
-def _open(address: Address, role: str) -> Any:
-    """Open a session that listens (role "listen") or connects ("connect"), and goes on to try that."""
-    ends: dict[str, Any] = {"listen": {"endpoints": []}, "connect": {"endpoints": []}}
-    ends[role] = {"endpoints": [f"unixsock-stream/{_place(address)}"]}
-    retry = {"period_init_ms": _RETRY_MS, "period_max_ms": _RETRY_MS, "period_increase_factor": 1}
-    ends["connect"] |= {"timeout_ms": -1, "exit_on_failure": False, "retry": retry}
-    sender = {
-        "lease": _YEAR_MS,
-        "queue": {"size": {"data": 16}, "congestion_control": {"block": {"wait_before_close": 1000 * _YEAR_MS}}},
-    }
-    most_bytes = address.channel.max_message_bytes + _HEADER_BYTES
-    settings = {
-        "mode": "peer",
-        **ends,
-        "open": {"return_conditions": {"connect_scouted": False, "declares": False}},
-        "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
-        "transport": {
-            "shared_memory": {"enabled": False},
-            "link": {"tx": sender, "rx": {"max_message_size": most_bytes}},
-        },
-    }
-    return zenoh.open(zenoh.Config.from_json5(json.dumps(settings)))
+def _at(address: Address) -> list[str]:
+    """Return where the writer listens, in zenoh's words."""
+    return [f"unixsock-stream/{_place(address)}"]
 
 
 class ZenohWriter(CarriedWriter):
     """The writer, which listens in the channel's folder."""
 
-    library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
+    library_errors: ClassVar[tuple[type[Exception], ...]] = ERRORS
     descriptors: ClassVar[tuple[int, int]] = 18, 2
     bears_fork: ClassVar[bool] = False
 
-    def connect(self) -> _Library:
-        session, block = _open(self.address, "listen"), zenoh.CongestionControl.BLOCK
+    def connect(self) -> Session:
+        made, block = Session(self.address.channel, listen=_at(self.address)), zenoh.CongestionControl.BLOCK
         keys = map(_key, range(self.address.channel.readers))
-        return _Library(session, [session.declare_publisher(key, congestion_control=block) for key in keys])
+        made.parts = [made.session.declare_publisher(key, congestion_control=block) for key in keys]
+        return made
 
     def await_peers(self, timeout_s: float | None) -> None:
         deadline, publishers, pause = deadline_ns(timeout_s), self.library.parts, Event()
@@ -133,19 +93,20 @@ class ZenohReader(CarriedReader):
     a callback zenoh's thread and the reader wait for the interpreter's lock in turns, at twice the CPU time.
     """
 
-    library_errors: ClassVar[tuple[type[Exception], ...]] = (zenoh.ZError,) if zenoh else ()
+    library_errors: ClassVar[tuple[type[Exception], ...]] = ERRORS
     descriptors: ClassVar[tuple[int, int]] = 18, 2
     bears_fork: ClassVar[bool] = False
 
-    def connect(self) -> _Library:
+    def connect(self) -> Session:
         self._pause = Lock()
         self._pause.acquire()
-        session = _open(self.address, "connect")
+        made = Session(self.address.channel, connect=_at(self.address))
         queue: Any = zenoh.handlers.FifoChannel(self.depth + 1)
-        subscriber = session.declare_subscriber(_key(self.index), queue)
+        subscriber = made.session.declare_subscriber(_key(self.index), queue)
         self._try_recv = subscriber.try_recv
         self.wakes_after = max(1, self.depth // 4)
-        return _Library(session, [subscriber])
+        made.parts = [subscriber]
+        return made
 
     def receive(self, timeout_s: float) -> bytes | None:
         sample = self._try_recv()
@@ -179,6 +140,7 @@ class Zenoh(CarriedBackend):
 
     name: ClassVar[str] = "zenoh"
     summary: ClassVar[str] = "zenoh (eclipse-zenoh), publish/subscribe between peers over a Unix socket"
+    capabilities: ClassVar[Capabilities] = replace(CarriedBackend.capabilities, remote=True)
     writer, reader = ZenohWriter, ZenohReader
 
     @classmethod
@@ -186,5 +148,20 @@ class Zenoh(CarriedBackend):
         if absence is not None:
             raise unavailable(cls.name, absence, "zenoh", "pip install 'ipcbench[zenoh]'") from absence
 
+    def lay_out(self, folder: Path, channel: ChannelSpec) -> None:
+        if not channel.host:
+            super().lay_out(folder, channel)
+
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
-        require_socket_path(_place(address))
+        if address.channel.host:
+            make_login(address)
+        else:
+            require_socket_path(_place(address))
+
+    @whole
+    def open_writer(self, address: Address, index: int = 0) -> Writer:
+        return FarWriter(address) if address.channel.host else ZenohWriter(address)
+
+    @whole
+    def open_reader(self, address: Address, index: int) -> Reader:
+        return FarReader(address, index) if address.channel.host else ZenohReader(address, index)

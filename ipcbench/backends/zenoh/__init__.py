@@ -1,0 +1,1 @@
+"""Transports over zenoh: a Unix socket on one host, TCP between hosts."""
