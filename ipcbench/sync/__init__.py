@@ -5,6 +5,7 @@
 - `descriptors`: whether a library will find the descriptors that it wants
 - `folder`: channels that are a folder, and what a transport puts there
 - `hazard`: slots that a writer reuses only when no reader is looking at them
+- `inbox`: readers of messages that a thread of the library receives
 - `interrupts`: work that no signal handler's exception cuts in two
 - `latest`: `latest_value` delivery on top of a reader of every message
 - `liveness`: which endpoints are open, closed or dead, for transports without shared words

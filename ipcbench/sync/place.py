@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import socket
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,6 +30,17 @@ class Place(NamedTuple):
     def is_proof(self, said: object, of: str) -> bool:
         """Return whether another side has said the proof for that purpose."""
         return hmac.compare_digest(str(said).encode(), self.proof(of).encode())
+
+
+def free_port(host: str) -> int:
+    """Return a port of the interface with that address at which nobody listens now.
+
+    Raises:
+        OSError: there is no such interface.
+    """
+    family, *_ = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+    with socket.create_server((host, 0), family=family) as free:
+        return int(free.getsockname()[1])
 
 
 def publish(path: Path, target: str) -> Place:

@@ -46,7 +46,7 @@ def test_cells_are_those_of_one_host_and_the_record_names_no_host(tmp_path) -> N
     assert "HOSTS" in json.loads((tmp_path / "run" / "run.json").read_text())["command"]
 
 
-@pytest.mark.parametrize("backend", ["grpc-tcp", "redis", "hybrid", "mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p"])
+@pytest.mark.parametrize("backend", ["grpc-tcp", "redis", "zenoh", "hybrid", "mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p"])
 def test_a_reader_on_the_writers_host_and_one_on_another_get_the_same(backend, tmp_path) -> None:
     if not (available := status(backend)).available:
         pytest.skip(available.reason)

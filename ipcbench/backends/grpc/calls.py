@@ -18,6 +18,7 @@ from ipcbench.backends.grpc.loop import METHOD, OPTIONS, SERVICE, loop
 from ipcbench.backends.grpc.loop import library as grpc
 from ipcbench.errors import EndOfStream, PeerLost, TransportError
 from ipcbench.sync.directory import as_transport_errors
+from ipcbench.sync.inbox import Inbox
 from ipcbench.sync.liveness import Liveness
 from ipcbench.sync.loop import News
 from ipcbench.sync.place import Place, find, publish
@@ -47,13 +48,13 @@ def listen(server: Any, targets: Iterable[str]) -> str:
 
 
 class Stream:
-    """The messages between the writer and one reader, at one of their sides.
+    """The messages to one reader.
 
     Attributes:
-        messages: not yet sent, or not yet read.
+        messages: not yet sent.
         taken_count: how many the reader has taken.
-        changed: set when there is something to send, messages or that count.
-        serving: the task of the writer's side, as soon as the reader has connected.
+        changed: set when there is something to send.
+        serving: the task that sends, as soon as the reader has connected.
         has_left: whether the stream has ended, whatever the reason.
     """
 
@@ -72,19 +73,22 @@ class Stream:
 
 
 class Client:
-    """What the loop does for a reader: it reads the stream, as far as the writer's credit goes. It knows no endpoint,
-    so that one which is dropped can end it.
+    """What the loop does for a reader: it reads the stream, as far as the writer's credit goes.
+
+    Attributes:
+        inbox: where it puts messages.
+        taken_count: how many the reader has taken.
+        changed: set when the writer is to know that.
     """
 
     def __init__(self, liveness: Liveness) -> None:
-        self.news, self.stream = News(), Stream()
-        self.failure: TransportError | None = None
-        """Why nothing comes after the messages of the stream."""
+        self.inbox, self.taken_count, self.changed = Inbox(), 0, asyncio.Event()
         self._liveness, self._writer = liveness, f"the writer of channel {liveness.directory.name!r}"
 
-    def has_news(self) -> bool:
-        """Return whether there is a message, or there will be none."""
-        return bool(self.stream.messages) or self.failure is not None
+    @property
+    def news(self) -> News:
+        """Tells whoever reads that there is something."""
+        return self.inbox.news
 
     async def start(self, targets: Iterable[str], path: Path) -> None:
         grpc.aio.init_grpc_aio()  # or whoever frees the last channel or server would wait for a thread to end
@@ -105,9 +109,7 @@ class Client:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _MOST_LOOK_S)
         except TransportError as failure:
-            self.failure = failure.with_traceback(None)  # which would keep the channel
-        finally:
-            self.news.tell()
+            self.inbox.end(failure)
 
     async def _receive(self, place: Place) -> None:
         """Receive until the end, and raise it; return if there is no writer yet."""
@@ -135,20 +137,18 @@ class Client:
         """Take messages until the stream breaks; raise what ends it, or what is wrong with it."""
         if not place.is_proof(proof, f"from {self._liveness.role}"):
             raise TransportError(f"another program listens in the place of {self._writer}")
-        messages, news, end = self.stream.messages, self.news, place.proof("end").encode()
+        put, end = self.inbox.put, place.proof("end").encode()
         while (message := await read()) is not grpc.aio.EOF:
             if message == end:
                 raise EndOfStream(f"channel {self._liveness.directory.name!r} has ended")
-            messages.append(message)
-            if news.is_awaited:
-                news.tell()
+            put(message)
 
     async def _send_receipts(self, call: Any) -> None:
         with suppress(grpc.RpcError, asyncio.InvalidStateError):  # the stream has ended, and the other task knows why
             while True:
-                await self.stream.changed.wait()
-                self.stream.changed.clear()
-                await call.write(_RECEIPT.pack(self.stream.taken_count))
+                await self.changed.wait()
+                self.changed.clear()
+                await call.write(_RECEIPT.pack(self.taken_count))
 
 
 class Server:

@@ -7,12 +7,13 @@ import sys
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from ipcbench.backend import Address, Message, Reader, bytes_of
+from ipcbench.backend import Address, Message, bytes_of
 from ipcbench.backends.grpc.calls import Client, Server
 from ipcbench.backends.grpc.loop import loop
 from ipcbench.errors import MessageTooLarge, TransportTimeout
 from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.directory import as_transport_errors, channel_file
+from ipcbench.sync.inbox import InboxReader
 from ipcbench.sync.liveness import CHECK_NS
 from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.ownership import keep_for_ever
@@ -55,61 +56,19 @@ class GrpcEndpoint(PeerEndpoint):
             loop.done(self._side.stop())
 
 
-class GrpcReader(GrpcEndpoint, Reader):
+class GrpcReader(GrpcEndpoint, InboxReader):
     """Connects as soon as there is a writer."""
 
     _side: Client
 
     def _open(self, undo: ExitStack) -> None:
         self._side = Client(self._liveness)
-        self._inbox = self._side.stream.messages
-        self._count, self._due_count = 0, self._batch
+        self._receive_into(self._side.inbox)
         self._start(_DESCRIPTORS)
 
-    def read(self, timeout_s: float | None = None) -> memoryview:
-        inbox = self._inbox
-        if not inbox or self._failure is not None:
-            self._await(timeout_s)
-        view = memoryview(inbox[0])
-        if self._count + 1 >= self._due_count:
-            stream = self._side.stream
-            stream.taken_count = self._count + 1
-            loop.soon(stream.changed.set)
-            self._due_count = self._count + 1 + self._batch
-        # No exception of a signal handler comes between the step of an iterator in C and the first call in the body.
-        for _ in iter(inbox.popleft, None):
-            self._count += 1
-            break
-        return view
-
-    def _await(self, timeout_s: float | None) -> None:
-        """Wait until a message is there."""
-        client, deadline = self._side, deadline_ns(timeout_s)
-        self._require_usable()
-        while not client.has_news():
-            left_s = slice_s(deadline, _CHECK_S)
-            client.news.wait(client.has_news, left_s)
-            if not left_s:
-                client.news.silence()
-            if not client.has_news():
-                self._check_writer()
-                if not left_s:
-                    raise self._timed_out("no message in", timeout_s)
-            self._require_usable()
-        if not self._inbox and client.failure is not None:  # which came after all messages
-            self._fail(client.failure)
-
-    def _check_writer(self) -> None:
-        """Raise PeerLost if the writer has died, though a child of its may keep the connection."""
-        is_gone = self._liveness.is_check_due() and self._liveness.is_gone("writer")
-        # With a note of its, or with news, the end is on its way.
-        if is_gone and self._liveness.note_of("writer") is None and not self._side.has_news():
-            self._fail(self._lost())
-
-    def fileno(self) -> int:
-        self._require_open()
-        with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
-            return self._side.news.fileno()
+    def _tell_taken(self, count: int) -> None:
+        self._side.taken_count = count
+        loop.soon(self._side.changed.set)
 
 
 class GrpcWriter(GrpcEndpoint, PeerWriter):

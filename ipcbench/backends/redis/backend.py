@@ -20,7 +20,6 @@ script replaces it.
 from __future__ import annotations
 
 import secrets
-import socket
 from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from functools import partial
@@ -35,6 +34,7 @@ from ipcbench.errors import TransportError, Unsupported
 from ipcbench.sync.directory import require_socket_path, write_private
 from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import whole
+from ipcbench.sync.place import free_port
 from ipcbench.sync.server import Server, keep_url, url_of
 from ipcbench.sync.service import end_services, kill_group, start_service
 
@@ -64,9 +64,7 @@ def _place(path: Path, host: str) -> tuple[str, list[str]]:
         require_socket_path(path)
         url = path.as_uri().replace("file", "unix", 1)
         return url, ["--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
-    family, *_ = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-    with socket.create_server((host, 0), family=family) as free:
-        port, password = str(free.getsockname()[1]), secrets.token_hex(16)
+    port, password = str(free_port(host)), secrets.token_hex(16)
     write_private(path, f"requirepass {password}\n")
     shown = f"[{host}]" if ":" in host else host
     return f"redis://:{password}@{shown}:{port}", [str(path), "--bind", host, "--port", port]

@@ -1,32 +1,33 @@
 """zenoh between hosts: over TCP, with credit by zenoh's own messages, as hosts share no words.
 
-Each reader listens at a free port of its host, and answers who asks whether it knows the channel's secret; the writer
-connects to all when all are there. It logs in by that secret, so neither takes a stranger for its peer; nothing is
-encrypted. Messages are numbered, since zenoh connects again where a connection breaks and loses what was under way.
+Each reader listens at a free port of its host, and the writer connects to all when all are there. It logs in by the
+channel's secret, so no reader takes a stranger for its writer; but zenoh lets nobody ask who listens, so a program that
+takes the port of a reader that has just died may get messages until the writer notices that. Nothing is encrypted.
+Messages are numbered, since zenoh connects again where a connection breaks and loses what was under way.
 """
 
 from __future__ import annotations
 
 import os
-import socket
-from collections import deque
 from contextlib import ExitStack
+from itertools import count
 from struct import Struct
 from typing import Any
 
-from ipcbench.backend import Address, Message, Reader, bytes_of
+from ipcbench.backend import Address, Message, bytes_of
 from ipcbench.backends.zenoh.session import ERRORS, Session, zenoh
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError, TransportTimeout
 from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.directory import as_transport_errors, channel_file, write_private
+from ipcbench.sync.inbox import Inbox, InboxReader
 from ipcbench.sync.interrupts import is_of_handler
 from ipcbench.sync.liveness import CHECK_NS
 from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.loop import News
 from ipcbench.sync.ownership import keep_for_ever
 from ipcbench.sync.peers import PeerEndpoint, PeerWriter, credit
-from ipcbench.sync.place import Place, find, publish
-from ipcbench.util.clock import deadline_ns, remaining_s, slice_s
+from ipcbench.sync.place import find, free_port, publish
+from ipcbench.util.clock import deadline_ns, slice_s
 
 _CHECK_S = CHECK_NS / 1e9
 _COUNT = Struct("<Q")
@@ -34,7 +35,7 @@ _GONE = 2**63
 """Count of a reader that reads no more."""
 _RECEIPTS_COUNT, _DESCRIPTORS, _PER_READER = 4, 24, 2
 _USER, _SECRET, _USERS = "ipcbench", "secret", "users"
-_LOOK_S, _ANSWER_S = 0.005, 5.0
+_LOOK_S = 0.005
 _TRIES = 5
 """How often a reader looks for a free port, which another program may take before zenoh does."""
 
@@ -53,22 +54,22 @@ class FarEndpoint(PeerEndpoint):
     """What both endpoints have in common."""
 
     _session: Session | None = None
+    _news: News
 
     def _open(self, undo: ExitStack) -> None:
-        self.news = News()
         self._pid = os.getpid()
         self._window, self._batch = credit(self._channel, _RECEIPTS_COUNT)
         with as_transport_errors(f"cannot open the {self._liveness.role} of channel {self._channel.name!r}"):
             more = _PER_READER * self._channel.readers if self._liveness.role == "writer" else 0
             require_descriptors(_DESCRIPTORS + more)
-            self._place: Place = find(channel_file(self._address, _SECRET))
+            self._secret = find(channel_file(self._address, _SECRET)).secret
 
     def _login(self) -> dict[str, str]:
         users = str(channel_file(self._address, _USERS))
-        return {"user": _USER, "password": self._place.secret, "dictionary_file": users}
+        return {"user": _USER, "password": self._secret, "dictionary_file": users}
 
     def _drop(self) -> None:
-        self.news.close()
+        self._news.close()
         session, self._session = self._session, None
         if session is not None and self._pid != os.getpid():
             keep_for_ever(session)  # to free it would touch threads that the child does not have
@@ -76,15 +77,15 @@ class FarEndpoint(PeerEndpoint):
             session.close()
 
 
-class FarReader(FarEndpoint, Reader):
+class FarReader(FarEndpoint, InboxReader):
     """Listens as soon as it opens."""
 
     def _open(self, undo: ExitStack) -> None:
         super()._open(undo)
-        self._inbox = inbox = deque[tuple[bytes, bytes]]()
-        self._count, self._due_count = 0, self._batch
-        role, news, proof = self._liveness.role, self.news, self._place.proof(self._liveness.role)
-
+        role, name = self._liveness.role, self._channel.name
+        numbers, inbox = count(1), Inbox()
+        self._receive_into(inbox)
+        self._news = inbox.news
         with as_transport_errors(f"cannot listen at {self._channel.host}"):
             self._session, target = self._listening()
             session = self._session.session
@@ -92,25 +93,22 @@ class FarReader(FarEndpoint, Reader):
             self._counts = counts = session.declare_publisher(f"count/{role}", congestion_control=block, express=True)
 
             def take(sample: Any) -> None:
-                inbox.append((sample.payload.to_bytes(), number := sample.attachment.to_bytes()))
+                number = sample.attachment.to_bytes()
                 if not number:
                     counts.put(_COUNT.pack(_GONE))  # so that the writer need not wait until that is read
-                if news.is_awaited:
-                    news.tell()
+                    inbox.end(EndOfStream(f"channel {name!r} has ended"))
+                elif int(number) == next(numbers):
+                    inbox.put(sample.payload.to_bytes())
+                else:
+                    inbox.end(PeerLost(f"channel {name!r} has lost messages with a connection"))
 
-            self._session.parts = [
-                session.declare_subscriber(f"message/{role}", take),
-                session.declare_queryable(f"proof/{role}", lambda query: query.reply(query.key_expr, proof)),
-            ]
+            self._session.parts = [session.declare_subscriber(f"message/{role}", take)]
             write_private(channel_file(self._address, role), target)  # from now on the writer may connect
 
     def _listening(self) -> tuple[Session, str]:
         host = self._channel.host
         for left in reversed(range(_TRIES)):
-            family, *_ = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
-            with socket.create_server((host, 0), family=family) as free:
-                port = free.getsockname()[1]
-            target = f"tcp/[{host}]:{port}" if ":" in host else f"tcp/{host}:{port}"
+            target = f"tcp/[{host}]:{free_port(host)}" if ":" in host else f"tcp/{host}:{free_port(host)}"
             try:
                 return Session(self._channel, listen=[target], login=self._login()), target
             except ERRORS as error:
@@ -118,59 +116,13 @@ class FarReader(FarEndpoint, Reader):
                     raise OSError(str(error)) from error
         raise AssertionError  # the last try has returned or raised
 
-    def read(self, timeout_s: float | None = None) -> memoryview:
-        inbox = self._inbox
-        if not inbox or self._failure is not None:
-            self._await(timeout_s)
-        message, number = inbox[0]
-        if number != b"%d" % (self._count + 1):
-            self._end(number)
-        view = memoryview(message)
-        if self._count + 1 >= self._due_count:
-            self._counts.put(_COUNT.pack(self._count + 1))
-            self._due_count = self._count + 1 + self._batch
-        # No exception of a signal handler comes between the step of an iterator in C and the first call in the body.
-        for _ in iter(inbox.popleft, None):
-            self._count += 1
-            break
-        return view
-
-    def _end(self, number: bytes) -> None:
-        """Raise what a number means that is not the next one."""
-        if not number:
-            self._fail(EndOfStream(f"channel {self._channel.name!r} has ended"))
-        self._fail(PeerLost(f"channel {self._channel.name!r} has lost messages with a connection"))
-
-    def _await(self, timeout_s: float | None) -> None:
-        deadline, inbox = deadline_ns(timeout_s), self._inbox
-        self._require_usable()
-        while not inbox:
-            left_s = slice_s(deadline, _CHECK_S)
-            self.news.wait(lambda: inbox, left_s)
-            if not left_s:
-                self.news.silence()
-            if not inbox:
-                self._check_writer()
-                if not left_s:
-                    raise self._timed_out("no message in", timeout_s)
-            self._require_usable()
-
-    def _check_writer(self) -> None:
-        if not self._liveness.is_check_due():
-            return
-        self._check_note()
-        if self._liveness.is_gone("writer") and self._liveness.note_of("writer") is None and not self._inbox:
-            self._fail(self._lost())
-
-    def fileno(self) -> int:
-        self._require_open()
-        with as_transport_errors(f"cannot wait for channel {self._channel.name!r}"):
-            return self.news.fileno()
+    def _tell_taken(self, count: int) -> None:
+        self._counts.put(_COUNT.pack(count))
 
     def _say_goodbye(self) -> None:
         super()._say_goodbye()
         if self._liveness.is_current():
-            self._counts.put(_COUNT.pack(_GONE))
+            self._tell_taken(_GONE)
 
 
 class FarWriter(FarEndpoint, PeerWriter):
@@ -178,6 +130,7 @@ class FarWriter(FarEndpoint, PeerWriter):
 
     def _open(self, undo: ExitStack) -> None:
         super()._open(undo)
+        self._news = News()
         self._limit_bytes = self._channel.max_message_bytes
         self._read = dict.fromkeys(reader_roles(self._channel), 0)
         """Role of a reader that has not left → how many messages it has read."""
@@ -217,56 +170,43 @@ class FarWriter(FarEndpoint, PeerWriter):
         while True:
             self._require_usable()
             self._forget_those_who_left()
-            if not self._begun:
-                self._connect(deadline)
-            if self._count_room(self._read.values()) > 0:
+            absent = None if self._begun else self._absent()
+            if absent is None and self._count_room(self._read.values()) > 0:
                 return
-            left_s = slice_s(deadline, _CHECK_S)
+            left_s = slice_s(deadline, _LOOK_S if absent else _CHECK_S)
             if not left_s:
-                raise TransportTimeout(f"channel {self._channel.name!r} has no room: a reader is too far behind")
-            self.news.wait(lambda: False, left_s)
+                what = f"has no {absent} yet" if absent else "has no room: a reader is too far behind"
+                raise TransportTimeout(f"channel {self._channel.name!r} {what}")
+            self._news.wait(lambda: False, left_s)
 
     def _forget_those_who_left(self) -> None:
         is_due = self._liveness.is_check_due()
-        for role, count in list(self._read.items()):
-            if count == _GONE:
+        for role, read_count in list(self._read.items()):
+            if read_count == _GONE:
                 self._leave_out(role)
-            elif is_due and self._liveness.is_gone(role):
+            elif is_due and (self._liveness.is_gone(role) or self._liveness.note_of(role) is not None):
                 self._forget(role)
 
     def _leave_out(self, role: str) -> None:
         self._read.pop(role, None)
 
-    def _connect(self, deadline: int | None) -> None:
-        """Connect to all readers that have not closed, and wait until each has proved who it is."""
-        while awaited := [role for role in self._read if self._target(role) is None]:
-            self._await(awaited[0], deadline)
+    def _absent(self) -> str | None:
+        """Return a reader that does not listen or is not connected yet; connect to all if all of them listen."""
+        targets = []
+        for role in self._read:
+            try:
+                targets.append(channel_file(self._address, role).read_text())
+            except FileNotFoundError:
+                return role
         if self._session is None:
-            self._begin([self._target(role) or "" for role in self._read])
-        while awaited := [role for role in self._read if not self._publishers[role].matching_status.matching]:
-            self._await(awaited[0], deadline)
-        for role in list(self._read):
-            self._require_proof(role, deadline)
-        self._begun = True
-
-    def _target(self, role: str) -> str | None:
-        try:
-            return channel_file(self._address, role).read_text()
-        except FileNotFoundError:
-            return None
-
-    def _await(self, role: str, deadline: int | None) -> None:
-        left_s = slice_s(deadline, _LOOK_S)
-        if not left_s:
-            raise TransportTimeout(f"channel {self._channel.name!r} has no {role} yet")
-        self.news.wait(lambda: False, left_s)
-        if self._liveness.is_check_due():
-            for each in list(self._read):
-                if self._liveness.note_of(each) is not None or self._liveness.is_gone(each):
-                    self._forget(each)
+            self._begin(targets)
+        awaited = (role for role in self._read if not self._publishers[role].matching_status.matching)
+        absent = next(awaited, None)
+        self._begun = absent is None
+        return absent
 
     def _begin(self, targets: list[str]) -> None:
-        read, news = self._read, self.news
+        read, news = self._read, self._news
 
         def take(sample: Any) -> None:
             role = str(sample.key_expr).partition("/")[2]
@@ -282,18 +222,6 @@ class FarWriter(FarEndpoint, PeerWriter):
         made = [session.declare_publisher(f"message/{role}", congestion_control=block) for role in roles]
         self._publishers = dict(zip(roles, made, strict=True))
 
-    def _require_proof(self, role: str, deadline: int | None) -> None:
-        """Raise TransportError unless who listens in the place of a reader knows the secret."""
-        assert self._session is not None  # noqa: S101
-        left_s = remaining_s(deadline)
-        timeout_s = _ANSWER_S if left_s is None else min(left_s, _ANSWER_S)
-        for reply in self._session.session.get(f"proof/{role}", timeout=timeout_s):
-            if reply.ok is not None and self._place.is_proof(reply.ok.payload.to_string(), role):
-                return
-        if left_s is not None and left_s < _ANSWER_S:
-            raise TransportTimeout(f"channel {self._channel.name!r} has no {role} yet")
-        self._fail(TransportError(f"another program listens in the place of the {role} of {self._channel.name!r}"))
-
     def _say_goodbye(self) -> None:
         super()._say_goodbye()
         if self._begun:
@@ -303,7 +231,7 @@ class FarWriter(FarEndpoint, PeerWriter):
         """Wait until all readers have got the end, as they say."""
         deadline = deadline_ns(timeout_s)
         while self._begun and self._read and (left_s := slice_s(deadline, _CHECK_S)):
-            self.news.wait(lambda: False, left_s)
-            for role, count in list(self._read.items()):
-                if count == _GONE or self._liveness.is_gone(role):
+            self._news.wait(lambda: False, left_s)
+            for role, read_count in list(self._read.items()):
+                if read_count == _GONE or self._liveness.is_gone(role):
                     self._leave_out(role)
