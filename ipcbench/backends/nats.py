@@ -265,7 +265,8 @@ def _ask(url: str) -> int:
         OSError: there is none; or one of `_ERRORS`, or ValueError.
     """
     try:
-        is_place = bool(urlsplit(url).hostname) and urlsplit(url).port != 0
+        parts = urlsplit(url)
+        is_place = parts.scheme == "nats" and bool(parts.hostname) and parts.port != 0  # of tls nothing would be seen
     except ValueError:
         is_place = False
     if not is_place:  # nats-py would not say what is wrong

@@ -126,7 +126,7 @@ class Hosts:
         """
         for remote in self._remote:
             launch = HostsLaunch([remote], [0], self.switchboard, VERBS)
-            self._keepers.append(Group("spawn", 0, self.switchboard, ("the keeper",), on_hosts=launch))
+            self._keepers.append(Group("spawn", 0, self.switchboard, ("ipcbench's process",), on_hosts=launch))
         for remote, keeper in zip(self._remote, self._keepers, strict=True):
             host = remote.host
             about = {"do": "describe", "name": host.name, "address": host.address, **question}

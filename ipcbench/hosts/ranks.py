@@ -4,6 +4,7 @@ there start that. So MPI needs no way of its own from host to host, and its rank
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -46,7 +47,8 @@ class Ranks:
             ranks += ["-n", "1", pythons[place], "-P", *worker_arguments(verbs)]
         options = ["-launcher", "manual", "-localhost", addresses[0], "-hosts", ",".join(addresses)]
         options += ["-rankmap", ",".join(map(str, places)), "-wdir", "/", "-genvnone"]
-        self._said: IO[str] = tempfile.TemporaryFile("w+", dir=temporary_folder())  # noqa: SIM115 - closed by `kill`
+        self._hosts_count = len(addresses)
+        self._said: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `kill`
         self._process = subprocess.Popen(
             [hydra_here(), *options, *ranks],
             stdin=subprocess.DEVNULL,
@@ -65,7 +67,9 @@ class Ranks:
         while True:
             lines = self._lines()
             if _SAYS_NO_MORE in lines:
-                return [line.split()[1:] for line in lines if line.startswith(_SAYS)]
+                commands = [line.split()[1:] for line in lines if line.startswith(_SAYS)]
+                if len(commands) == self._hosts_count:
+                    return commands
             if self._process.poll() is not None or not remaining_s(deadline):
                 said = " | ".join(lines[-3:]) or "it says nothing"
                 raise BackendUnavailable("mpi", f"mpiexec does not start: {said}", "look at its first words")
@@ -73,8 +77,8 @@ class Ranks:
                 self._process.wait(_LOOK_S)
 
     def _lines(self) -> list[str]:
-        self._said.seek(0)
-        return self._said.read().splitlines()
+        size = os.fstat(self._said.fileno()).st_size
+        return os.pread(self._said.fileno(), size, 0).decode(errors="replace").splitlines()  # moves nobody's offset
 
     def kill(self) -> None:
         """End mpiexec, and with it its proxies; twice is fine."""

@@ -308,7 +308,8 @@ class HostsLaunch:
             how = host.ask({"do": "how it ended", "token": self.token, "index": index})["text"]
         except HostError as error:
             return WorkerCrashed(f"{name} is lost with {host.label}: {error.reason}")
-        return WorkerCrashed(f"{name} on {host.label} {how}")
+        subject = f"an MPI rank or mpiexec is gone: what started {name}" if self.launcher == "mpiexec" else name
+        return WorkerCrashed(f"{subject} on {host.label} {how}")
 
     def last_words(self) -> str:
         """Return nothing: the hosts keep what their workers wrote until one is asked for."""

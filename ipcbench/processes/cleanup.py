@@ -42,6 +42,8 @@ RUN_LOCK = "run.lock"
 _WORKER = "ipcbench.processes.worker"
 _MPI_PREFIXES = ("mpich_shm_", "mpich_shar_tmp", "ucx_shm_posix_")
 """Of MPICH; of its windows and of the library below it, which go at once unless a process is killed in between."""
+_HYDRA_PROXY, _HYDRA_FILES = "hydra_pmi_proxy", "hydra_hwloc_xmlfile_*"
+"""What starts ranks by Hydra, and what it leaves in /tmp, whatever TMPDIR says, if it is killed."""
 _TICK_S = 0.01
 """By so much the times of files may lag behind the clock: Linux stamps them with that of its last timer tick."""
 _KILLING_S = 10.0
@@ -196,7 +198,7 @@ def _is_worker(process: psutil.Process, mark: str) -> bool:
 
 def remove_mpi_segments(since_s: float) -> None:
     """Remove the segments of MPI that are this user's, were made since then (Unix time), and that no process has
-    mapped: those of ranks that were killed.
+    mapped: those of ranks that were killed; and the files of Hydra, when none of its proxies runs.
     """
     for prefix in _MPI_PREFIXES:
         paths = [path for path in SHM_FOLDER.glob(f"{prefix}*") if _made_by_us(path, since_s)]
@@ -204,6 +206,17 @@ def remove_mpi_segments(since_s: float) -> None:
         for path in paths:
             if path.name not in mapped:
                 path.unlink(missing_ok=True)
+    paths = [path for path in Path("/tmp").glob(_HYDRA_FILES) if _made_by_us(path, since_s)]  # noqa: S108 - Hydra's
+    if paths and not _runs(_HYDRA_PROXY):
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def _runs(program: str) -> bool:
+    """Return whether a process of this host that this user may see runs that program."""
+    import psutil
+
+    return any(each.info["name"] == program for each in psutil.process_iter(["name"]))
 
 
 def _made_by_us(path: Path, since_s: float) -> bool:

@@ -43,24 +43,32 @@ class Server:
     def probe(self, backend: str, ask: Callable[[str], object], errors: tuple[type[Exception], ...] = ()) -> None:
         """Require the server that the variable names, or else a program that starts one.
 
+        Raises:
+            BackendUnavailable: there is none.
+        """
+        if not self.is_named(backend, ask, errors) and self.program == self.programs[-1]:
+            package = self.program
+            raise BackendUnavailable(backend, f"there is no {package}", f"apt-get install {package}")
+
+    def is_named(self, backend: str, ask: Callable[[str], object], errors: tuple[type[Exception], ...] = ()) -> bool:
+        """Require the server that the variable names; return whether it names one.
+
         Args:
             backend: whose server it is.
             ask: raises OSError, ValueError, TransportError or one of `errors` if there is no server at a URL.
             errors: of the library.
 
         Raises:
-            BackendUnavailable: there is none.
+            BackendUnavailable: it names one that does not serve.
         """
-        if url := self.named_url:
-            failures: tuple[type[Exception], ...] = OSError, ValueError, TransportError, *errors
-            try:
+        failures: tuple[type[Exception], ...] = OSError, ValueError, TransportError, *errors
+        try:
+            if url := self.named_url:
                 ask(url)
-            except failures as error:
-                hint = f"start that server, or unset {self.variable}"
-                raise BackendUnavailable(backend, f"no server at {self.variable}: {error}", hint) from error
-        elif self.program == self.programs[-1]:
-            package = self.program
-            raise BackendUnavailable(backend, f"there is no {package}", f"apt-get install {package}")
+        except failures as error:
+            hint = f"mend or unset {self.variable}, or start that server"
+            raise BackendUnavailable(backend, f"{self.variable} names none that serves: {error}", hint) from error
+        return bool(self.named_url)
 
     def is_own(self, folder: Path) -> bool:
         """Return whether the channel with that folder has a service."""

@@ -24,6 +24,7 @@ SERVICE_SUFFIX = ".service"
 """Suffix of the files that are locked; the stem is the service's name."""
 
 _START_S, _END_NS, _LOOK_S = 10.0, 10_000_000_000, 0.002
+_AT_ONCE_S = 5.0
 _OURS = "IPCBENCH_"
 """What the names of variables begin with that a server need not know; some are secrets of a run."""
 
@@ -83,10 +84,13 @@ def start_service(
 
 
 def _await_ready(path: Path, command: Sequence[str], is_ready: Callable[[], bool], within_s: float) -> None:
-    last_ns = now_ns() + round(1e9 * within_s)
+    begun_ns = now_ns()
+    last_ns = begun_ns + round(1e9 * within_s)
     while not is_ready():
         if not is_locked(path):
-            raise TransportError(f"{command[0]} ended at once; {_last_words(path)}")
+            took_s = (now_ns() - begun_ns) / 1e9
+            when = "at once" if took_s < _AT_ONCE_S else f"after {took_s:.0f} s"
+            raise TransportError(f"{command[0]} ended {when}; {_last_words(path)}")
         if now_ns() > last_ns:
             end_services(path.parent)
             raise TransportError(f"{command[0]} does not serve within {within_s:.0f} s; {_last_words(path)}")

@@ -174,7 +174,17 @@ def test_nats_itself_loses_what_a_slow_subscriber_has_not_taken(small: str) -> N
     assert asyncio.run(publish_to_one_who_does_not_read()) < sent
 
 
-@pytest.mark.parametrize("url", ["nats://", "nats://t@127.0.0.1:99999", "nats://127.0.0.1:0", "nonsense"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "nats://",
+        "nats://t@127.0.0.1:99999",
+        "nats://127.0.0.1:0",
+        "http://t@127.0.0.1:1",
+        "tls://t@127.0.0.1:1",
+        "nonsense",
+    ],
+)
 def test_what_is_no_url_is_refused_in_words(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(nats_backend.SERVER.variable, url)
     with pytest.raises(BackendUnavailable, match="is not nats://host:port"):

@@ -12,12 +12,13 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
 from ipcbench import Address, get_backend
 from ipcbench.backends.ray import cluster, head
-from ipcbench.errors import BackendUnavailable, TransportError
+from ipcbench.errors import BackendUnavailable, PeerLost, TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_directory
 from ipcbench.sync.service import SERVICE_SUFFIX
@@ -76,17 +77,20 @@ def test_ray_is_not_imported_until_a_channel_is_opened() -> None:
 )
 def test_a_named_cluster_that_is_not_there_is_said_beforehand(named, reason, monkeypatch) -> None:
     """Ray waited for it for minutes, or raised errors of its own."""
-    monkeypatch.setenv(cluster.ADDRESS_VARIABLE, named)
-    with pytest.raises(BackendUnavailable, match=f"no cluster at RAY_ADDRESS: .*{re.escape(reason)}; start that"):
+    monkeypatch.setenv(cluster.SERVER.variable, named)
+    with pytest.raises(
+        BackendUnavailable,
+        match=f"RAY_ADDRESS names none that serves: .*{re.escape(reason)}; mend or unset RAY_ADDRESS",
+    ):
         get_backend("ray")().create(ChannelSpec("ipcb-ray-nowhere"))
     command = [sys.executable, "-m", "ipcbench", "list", "ray"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "here no: no cluster at RAY_ADDRESS" in " ".join(listed.stdout.split())
+    assert "here no: RAY_ADDRESS names none that serves" in " ".join(listed.stdout.split())
 
 
 def test_a_named_cluster_that_has_died_is_an_error_when_an_endpoint_opens(monkeypatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv(cluster.ADDRESS_VARIABLE, "127.0.0.1:{1}".format(*server.getsockname()))
+        monkeypatch.setenv(cluster.SERVER.variable, "127.0.0.1:{1}".format(*server.getsockname()))
         backend = get_backend("ray")()
         address = backend.create(ChannelSpec(f"ipcb-ray-gone-{os.getpid()}"))
     with pytest.raises(TransportError, match="Connection refused"):
@@ -142,6 +146,27 @@ def test_when_a_process_of_the_cluster_is_killed_everybody_loses_it(alone: Addre
     assert _in_process(_KILLED, alone, victim, str(group_of(alone))).splitlines().count("lost") == 4
 
 
+def test_a_channel_whose_cluster_has_died_takes_no_later_one_for_its_own(alone: Address) -> None:
+    """Its readers waited for messages of a cluster that did not know it."""
+    used = cluster.Cluster(alone)
+    place = used.folder / head.ADDRESS
+    place.unlink()
+    place.symlink_to("127.0.0.1:1")  # as a new one does
+    with pytest.raises(PeerLost, match=r"the cluster of channel .* has died"):
+        used.check()
+    with pytest.raises(PeerLost, match=r"the cluster of channel .* has died"):
+        get_backend("ray")().open_reader(alone, 0)
+
+
+def test_what_is_in_the_way_of_the_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        Path(folder, f"ipcb-cluster-{os.geteuid()}").mkdir(mode=0o755)
+        with pytest.raises(TransportError, match="remove it, or set TMPDIR to another folder"):
+            get_backend("ray")().create(ChannelSpec(f"ipcb-ray-{os.getpid()}", max_message_bytes=100, depth=4))
+        assert os.listdir(folder) == [f"ipcb-cluster-{os.geteuid()}"]
+
+
 def _in_process(program: str, address: Address, *arguments: str) -> str:
     """Run a program in a process of its own: Ray keeps descriptors in one that was connected to a cluster."""
     command = [sys.executable, "-c", program, json.dumps(address.as_dict()), *arguments]
@@ -172,7 +197,7 @@ with backend.open_reader(address, 0) as reader, backend.open_writer(address) as 
 def there(host: Address, monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
     """Make a channel in a cluster that was there."""
     backend, used = get_backend("ray")(), cluster.Cluster(host)
-    monkeypatch.setenv(cluster.ADDRESS_VARIABLE, used.address)
+    monkeypatch.setenv(cluster.SERVER.variable, used.address)
     for name, value in head.ONLY_HERE.items():
         monkeypatch.setenv(name, value)
     address = backend.create(ChannelSpec(f"ipcb-ray-{os.getpid()}", max_message_bytes=100_000, depth=4))

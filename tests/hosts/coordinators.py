@@ -115,4 +115,6 @@ class Coordinator:
         """Return what is left on a host: processes of ipcbench, and files with its names."""
         processes = self.on(host, "cat /proc/[0-9]*/cmdline | tr '\\0' ' '").count(" ipcbench.") - 1  # its first one
         files = self.on(host, "ls -A /tmp /dev/shm").split()
-        return [f"{processes} processes"] * (processes > 0) + [name for name in files if name.startswith("ipcb-")]
+        return [f"{processes} processes"] * (processes > 0) + [
+            name for name in files if name.startswith(("ipcb-", "hydra_", "mpich_"))
+        ]

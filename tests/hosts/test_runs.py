@@ -46,7 +46,9 @@ def test_cells_are_those_of_one_host_and_the_record_names_no_host(tmp_path) -> N
     assert "HOSTS" in json.loads((tmp_path / "run" / "run.json").read_text())["command"]
 
 
-@pytest.mark.parametrize("backend", ["grpc-tcp", "redis", "zenoh", "hybrid", "mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p"])
+@pytest.mark.parametrize(
+    "backend", ["grpc-tcp", "redis", "zenoh", "hybrid", "mpi", "mpi-pkl5", "mpi-buffer", "mpi-p2p"]
+)
 def test_a_reader_on_the_writers_host_and_one_on_another_get_the_same(backend, tmp_path) -> None:
     if not (available := status(backend)).available:
         pytest.skip(available.reason)
@@ -102,7 +104,7 @@ def test_a_named_server_counts_on_all_hosts_or_is_refused(tmp_path, monkeypatch)
         process = Coordinator(cluster, tmp_path / "run").start("--backends", "redis")
         _, said = process.communicate(timeout=100)
     assert (process.returncode, len(said.strip().splitlines())) == (2, 1), said
-    assert "no server at IPCBENCH_REDIS_URL" in said
+    assert "IPCBENCH_REDIS_URL names none that serves" in said
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ but waits out its time-out, and two named semaphores then stay in /dev/shm.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -164,13 +163,7 @@ class Ray(CarriedBackend):
     def probe(cls) -> None:
         if find_spec("ray") is None:
             raise BackendUnavailable(cls.name, "Python package 'ray' is not installed", "pip install 'ipcbench[ray]'")
-        if there := os.environ.get(cluster.ADDRESS_VARIABLE):
-            try:
-                cluster.require_listening(there)
-            except OSError as error:
-                hint = f"start that cluster, or unset {cluster.ADDRESS_VARIABLE}"
-                reason = f"no cluster at {cluster.ADDRESS_VARIABLE}: {error}"
-                raise BackendUnavailable(cls.name, reason, hint) from error
+        cluster.SERVER.is_named(cls.name, cluster.require_listening)
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         cluster.add(address, undo)

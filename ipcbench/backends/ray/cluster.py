@@ -25,14 +25,16 @@ from ipcbench.errors import PeerLost, TransportError
 from ipcbench.spec import NAME_PREFIX
 from ipcbench.sync.directory import channel_directory, channel_file, require_ours, require_socket_path
 from ipcbench.sync.locks import is_locked
+from ipcbench.sync.server import Server
 from ipcbench.sync.service import SERVICE_SUFFIX, end_services, start_service
 
-ADDRESS_VARIABLE = "RAY_ADDRESS"
-"""Ray's own variable: names a cluster that is there already (host:port)."""
+SERVER = Server("ray", (), variable="RAY_ADDRESS")
+"""By Ray's own variable: it names a cluster that is there already (host:port)."""
 
-_SERVICE = "ray"
 _LONGEST_SOCKET = f"{head.RAYS}/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 _START_S = 60.0
+_NAMED = "named "
+"""In the channel's file before the address of a cluster that was there already."""
 _FIND = "auto"
 """In place of an address: Ray looks for a cluster on this host."""
 _HOST_AND_PORT = re.compile(r"\[?(?P<host>[^/\]]+)\]?:(?P<port>\d{1,5})")
@@ -53,14 +55,8 @@ def require_listening(address: str) -> None:
     socket.create_connection((match["host"], int(match["port"])), _CONNECT_S).close()
 
 
-def _folder_of(address: Address) -> Path | None:
-    """Return the folder of the channel's cluster; None if the channel is in one that was there already.
-
-    Raises:
-        OSError: there is no such channel.
-    """
-    if channel_file(address, head.CHANNEL).read_text():
-        return None
+def _folder_of(address: Address) -> Path:
+    """Return the folder of this user's cluster, which lies beside that of the channel."""
     return channel_directory(address).with_name(f"{NAME_PREFIX}cluster-{os.geteuid()}")
 
 
@@ -70,25 +66,26 @@ def add(address: Address, undo: ExitStack) -> None:
     Raises:
         OSError: it cannot be started; or TransportError.
     """
-    named, file = os.environ.get(ADDRESS_VARIABLE, ""), channel_file(address, head.CHANNEL)
-    if named:
+    file = channel_file(address, head.CHANNEL)
+    if named := SERVER.named_url:
         require_listening(named)
-    file.write_text(named)
-    folder = _folder_of(address)
-    if folder is None:
+        file.write_text(f"{_NAMED}{named}")
         return
+    file.touch()
+    folder = _folder_of(address)
     require_socket_path(folder / _LONGEST_SOCKET)
     with ExitStack() as held:
         _hold(folder, held)
         undo.callback(remove, address)
         (folder / file.name).symlink_to(file)
-        service = folder / f"{_SERVICE}{SERVICE_SUFFIX}"
+        service, place = folder / f"{SERVER.service}{SERVICE_SUFFIX}", folder / head.ADDRESS
         if not is_locked(service):
             shutil.rmtree(folder / head.RAYS, ignore_errors=True)  # of a cluster that was killed
-            for left in (service, folder / head.ADDRESS):
+            for left in (service, place):
                 left.unlink(missing_ok=True)
             command = [sys.executable, "-P", head.__file__, str(folder)]
-            start_service(folder, _SERVICE, command, (folder / head.ADDRESS).is_symlink, within_s=_START_S)
+            start_service(folder, SERVER.service, command, place.is_symlink, within_s=_START_S)
+        file.write_text(os.readlink(place))
 
 
 def _hold(folder: Path, held: ExitStack) -> None:
@@ -96,7 +93,11 @@ def _hold(folder: Path, held: ExitStack) -> None:
     while True:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
-        require_ours(folder)
+        try:
+            require_ours(folder)
+        except TransportError as error:
+            what = f"{folder}, where this user's cluster of Ray would be, is not a folder of this user alone"
+            raise TransportError(f"{what}; remove it, or set TMPDIR to another folder") from error
         with suppress(FileNotFoundError):  # its last channel may be destroyed meanwhile
             held.enter_context(head.locked(folder))
             return
@@ -104,9 +105,10 @@ def _hold(folder: Path, held: ExitStack) -> None:
 
 def remove(address: Address) -> None:
     """End the channel's cluster, if it is one of ours and has no other channel; a second call does nothing."""
+    file, folder = channel_file(address, head.CHANNEL), _folder_of(address)
     with suppress(FileNotFoundError):
-        if folder := _folder_of(address):
-            (folder / channel_file(address, head.CHANNEL).name).unlink(missing_ok=True)
+        if not file.read_text().startswith(_NAMED):
+            (folder / file.name).unlink(missing_ok=True)
             head.end_unused(folder, partial(end_services, folder))
 
 
@@ -119,7 +121,7 @@ def _stay_here() -> None:
     if "ray" in sys.modules and not head.ONLY_HERE.items() <= os.environ.items():
         raise TransportError(
             f"ray was imported before the channel was opened, so it cannot be in a cluster of its own: start one (ray "
-            f"start --head) and set {ADDRESS_VARIABLE}, or open the channel first"
+            f"start --head) and set {SERVER.variable}, or open the channel first"
         )
     os.environ.update(head.ONLY_HERE)
 
@@ -136,18 +138,21 @@ class Cluster:
         """Find it.
 
         Raises:
-            OSError: there is no such channel, or its cluster has died.
+            OSError: there is no such channel; or PeerLost: its cluster has died.
         """
-        self._name, self.folder = address.channel.name, _folder_of(address)
-        if self.is_lost():
-            raise ConnectionRefusedError("its cluster has died")
-        file = channel_file(address, head.CHANNEL)
-        self.address = os.readlink(self.folder / head.ADDRESS) if self.folder else file.read_text()
+        where = channel_file(address, head.CHANNEL).read_text()
+        self._name, self.address = address.channel.name, where.removeprefix(_NAMED)
+        self.folder = None if where.startswith(_NAMED) else _folder_of(address)
         self._life: Future[None] = Future()
+        self.check()
 
     def is_lost(self) -> bool:
-        """Return whether the cluster has died, if it is one of ours."""
-        return self.folder is not None and not is_locked(self.folder / f"{_SERVICE}{SERVICE_SUFFIX}")
+        """Return whether the cluster has died, if it is one of ours; another may be in its place by now."""
+        if self.folder is None:
+            return False
+        place = self.folder / head.ADDRESS
+        is_there = is_locked(self.folder / f"{SERVER.service}{SERVICE_SUFFIX}") and place.is_symlink()
+        return not is_there or os.readlink(place) != self.address
 
     def watch(self, actor: Any) -> None:
         """Have `check` look at the actor, too, by a call that returns only if it dies."""

@@ -32,7 +32,7 @@ STORE_BYTES = 2**29
 _CPUS = 2
 _CALLS = 10_000
 """How many calls of an actor may wait for something at a time."""
-_LOOK_S, _REMOVE_S = 0.5, 10.0
+_LOOK_S, _REMOVE_S = 0.1, 10.0
 
 ONLY_HERE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
 """Has Ray take the loopback interface, as it does on the systems which that name says, and ask whoever connects for the
