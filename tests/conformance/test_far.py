@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +18,8 @@ from ipcbench.backends.zenoh.backend import Zenoh
 from ipcbench.backends.zmq.backend import ZmqTcp
 from ipcbench.backends.zmq.hybrid import Hybrid
 from ipcbench.errors import ConfigError
+from ipcbench.processes.launch import find_mpiexec
+from ipcbench.registry import status
 from ipcbench.spec import ChannelSpec
 from ipcbench.testing import ConformanceSuite
 from ipcbench.testing.leaks import traces
@@ -97,6 +102,46 @@ def test_near_channels_of_alike_names_do_not_meet(channel_name: str) -> None:
 def test_a_reader_is_near_once() -> None:
     with pytest.raises(ConfigError, match="each reader once"):
         Hybrid().create(ChannelSpec("ipcb-near", 2, host="127.0.0.1", near=(0, 0)))
+
+
+LOOKING = """
+import os, select, sys
+from pathlib import Path
+from mpi4py import MPI
+from ipcbench import ChannelSpec, get_backend
+from ipcbench.errors import TransportTimeout
+
+comm, folder = MPI.COMM_WORLD, Path(sys.argv[2])
+backend, near = get_backend("mpi-buffer")(), tuple(range(comm.size - 1))
+channel = ChannelSpec(sys.argv[1], comm.size - 1, max_message_bytes=100_000, host="127.0.0.1", near=near)
+address = comm.bcast(backend.create(channel) if comm.rank == 0 else None)
+if comm.rank == 0:
+    with backend.open_writer(address) as writer:
+        while len(list(folder.iterdir())) < comm.size - 1:  # in no call of MPI
+            select.select((), (), (), 0.01)
+        writer.write(bytes(100_000), 30.0)
+else:
+    with backend.open_reader(address, comm.rank - 1) as reader:
+        for _ in range(300):
+            try:
+                reader.read(0.0)
+            except TransportTimeout:
+                continue
+        (folder / str(comm.rank)).touch()
+        print(len(reader.read(30.0)), flush=True)
+comm.Barrier()
+if comm.rank == 0:
+    backend.destroy(address)
+"""
+
+
+def test_readers_that_look_often_wait_for_no_writer_that_is_busy(channel_name: str, tmp_path: Path) -> None:
+    """What they told it filled MPI's room for it, and then a look took until it called MPI again."""
+    if not (available := status("mpi-buffer")).available:
+        pytest.skip(available.reason)
+    command = [*find_mpiexec(), "-n", "4", sys.executable, "-c", LOOKING, channel_name, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert done.stdout.splitlines() == ["100000"] * 3, done.stderr
 
 
 class TestFarTcp(ConformanceSuite):

@@ -10,8 +10,9 @@ begins one of a large message when all readers wait for it, as they say; where o
 message to each by itself, and nobody waits for that one.
 
 Flow control is by credit: a reader tells from time to time how many messages it has read, and the writer stops when the
-slowest is so many behind. A write returns when MPI has passed its message on. Where a reader takes none for long, a
-thread tests in its place, since MPI sends nothing in between calls.
+slowest is so many behind. A reader tells more only when the writer has heard that (`Issend`), or one that is busy with
+something else would get messages without end. A write returns when MPI has passed its message on. Where a reader takes
+none for long, a thread tests in its place, since MPI sends nothing in between calls.
 
 Each reader says when it leaves, and takes part in what was begun until the writer has told it the end; where one leaves
 before the others, the writer from then on sends point to point to these, as a new communicator would take a collective
@@ -38,9 +39,9 @@ from ipcbench.sync.peers import PeerEndpoint, far_count
 from ipcbench.sync.wait import Waiter
 from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
-_MESSAGE, _HEADING, _END, _CREDIT, _ASK, _LEAVE = range(1, 7)
-"""Tags: a message sent point to point, the lengths of one that is broadcast, no more messages; how many a reader has
-read, which message it waits for (0: none), and that it reads no more.
+_MESSAGE, _HEADING, _END, _STATE = range(1, 5)
+"""Tags: a message sent point to point, the lengths of one that is broadcast, no more messages; and of a reader, how
+many it has read, which one it waits for (0: none), and whether it reads no more (1).
 """
 _OPEN_S = 60.0
 """How long an endpoint that opens waits for the channel's other endpoints."""
@@ -193,7 +194,7 @@ class FarReader(FarEndpoint, Reader):
         self._count, self._due_count = 0, self._batch
         limit_bytes, _ = small_messages(self._mpi)
         self._asks = bool(self._frames) and self._channel.readers > 1 and self._channel.max_message_bytes > limit_bytes
-        self._told = array("q", [0])
+        self._state, self._told, self._is_news = array("q", [0, 0, 0]), array("q", [0, 0, 0]), False
         self._telling = self._mpi.REQUEST_NULL
         self._memory: list[bytearray] = []
         self._views: Sequence[memoryview] = ()
@@ -211,19 +212,23 @@ class FarReader(FarEndpoint, Reader):
         self._count += 1
         if self._count >= self._due_count:
             self._due_count = self._count + self._batch
-            self._tell(_CREDIT, self._count)
+            self._tell(0, self._count)
         return view
 
     def _wait(self, timeout_s: float | None) -> None:
         """Wait until the next message is here, or the end."""
-        asks = self._asks and not self._views
-        if asks:
-            self._tell(_ASK, self._count + 1)
+        if self._asks:
+            self._tell(1, self._count + 1)
         self._waiter.begun_count += 1
-        if not self._waiter.until(self._has_next, deadline_ns(timeout_s)):
-            if asks:
-                self._tell(_ASK, 0)
+        if not self._waiter.until(self._has_news, deadline_ns(timeout_s)):
+            if self._asks:
+                self._tell(1, 0)
             raise self._timed_out("no message in", timeout_s)
+
+    def _has_news(self) -> bool:
+        """Go on with what the writer is to know; return whether the next message is here, or the end."""
+        self._go_on_telling()
+        return self._has_next()
 
     def _has_next(self) -> bool:
         """Return whether the next message is here, or the end."""
@@ -257,11 +262,15 @@ class FarReader(FarEndpoint, Reader):
                 self._memory[number] = bytearray(max(length, 2 * len(self._memory[number])))
         self._views = [memoryview(kept)[:length] for kept, length in zip(self._memory, lengths, strict=False)]
 
-    def _tell(self, tag: int, number: int = 0) -> None:
-        """Tell the writer something."""
-        self._telling.Wait()  # for a few bytes, which MPI keeps for the writer
-        self._told[0] = number
-        self._telling = self._words.Isend(self._told, 0, tag)
+    def _tell(self, place: int, number: int) -> None:
+        """Tell the writer a new number at that place of the state."""
+        self._state[place], self._is_news = number, True
+        self._go_on_telling()
+
+    def _go_on_telling(self) -> None:
+        if self._is_news and self._telling.Test():
+            self._told[:], self._is_news = self._state, False
+            self._telling = self._words.Issend(self._told, 0, _STATE)
 
     def _check_peers(self) -> None:
         liveness = self._liveness
@@ -270,13 +279,13 @@ class FarReader(FarEndpoint, Reader):
 
     def _say_goodbye(self) -> None:
         self._liveness.leave_note()
-        self._tell(_LEAVE)
+        self._tell(2, 1)
 
     def _has_moved(self) -> bool:
-        has_next = self._has_next()
+        has_next = self._has_news()
         if has_next:
             self._views, self._under_way = (), ()
-        self._is_drained = self._has_ended and bool(self._telling.Test())
+        self._is_drained = self._has_ended and not self._is_news and bool(self._telling.Test())
         if not has_next:
             self._check_left()
         return has_next
@@ -339,7 +348,7 @@ class FarWriter(FarEndpoint, Writer):
         self._told_end: set[int] = set()
         self._is_direct = self._frames is None
         self._sent_count, self._room_until = 0, self._window
-        self._told = array("q", [0])
+        self._told = array("q", [0, 0, 0])
         self._under_way: list[Any] = []
         self._test_all = self._mpi.Request.Testall
         self._pump = _Pump(self._test_all)
@@ -415,14 +424,11 @@ class FarWriter(FarEndpoint, Writer):
 
     def _hear(self) -> None:
         words, status, mpi = self._words, self._status, self._mpi
-        while words.Iprobe(mpi.ANY_SOURCE, mpi.ANY_TAG, status):
-            rank, tag = status.Get_source(), status.Get_tag()
-            words.Recv(self._told, rank, tag)
-            if tag == _CREDIT:
-                self._read[rank] = self._told[0]
-            elif tag == _ASK:
-                self._asked[rank] = self._told[0]
-            else:
+        while words.Iprobe(mpi.ANY_SOURCE, _STATE, status):
+            rank = status.Get_source()
+            words.Recv(self._told, rank, _STATE)
+            self._read[rank], self._asked[rank], leaves = self._told
+            if leaves:
                 del self._read[rank]
                 self._is_direct = True
                 self._end_for(rank)
