@@ -141,7 +141,7 @@ def test_readers_that_look_often_wait_for_no_writer_that_is_busy(channel_name: s
         pytest.skip(available.reason)
     command = [*find_mpiexec(), "-n", "4", sys.executable, "-c", LOOKING, channel_name, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-    assert done.stdout.splitlines() == ["100000"] * 3, done.stderr
+    assert done.stdout.count("100000") == 3, done.stderr  # lines of several ranks may run into each other
 
 
 class TestFarTcp(ConformanceSuite):

@@ -10,9 +10,9 @@ begins one of a large message when all readers wait for it, as they say; where o
 message to each by itself, and nobody waits for that one.
 
 Flow control is by credit: a reader tells from time to time how many messages it has read, and the writer stops when the
-slowest is so many behind. A reader tells more only when the writer has heard that (`Issend`), or one that is busy with
-something else would get messages without end. A write returns when MPI has passed its message on. Where a reader takes
-none for long, a thread tests in its place, since MPI sends nothing in between calls.
+slowest is so many behind. What a reader waits for it tells only when the writer has heard all before (`Issend`), or one
+that is busy with something else would get messages without end. A write returns when MPI has passed its message on.
+Where a reader takes none for long, a thread tests in its place, since MPI sends nothing in between calls.
 
 Each reader says when it leaves, and takes part in what was begun until the writer has told it the end; where one leaves
 before the others, the writer from then on sends point to point to these, as a new communicator would take a collective
@@ -194,8 +194,8 @@ class FarReader(FarEndpoint, Reader):
         self._count, self._due_count = 0, self._batch
         limit_bytes, _ = small_messages(self._mpi)
         self._asks = bool(self._frames) and self._channel.readers > 1 and self._channel.max_message_bytes > limit_bytes
-        self._state, self._told, self._is_news = array("q", [0, 0, 0]), array("q", [0, 0, 0]), False
-        self._telling = self._mpi.REQUEST_NULL
+        self._state, self._is_news = array("q", [0, 0, 0]), False
+        self._telling: list[Any] = []
         self._memory: list[bytearray] = []
         self._views: Sequence[memoryview] = ()
         self._is_framed = self._has_ended = False
@@ -263,14 +263,20 @@ class FarReader(FarEndpoint, Reader):
         self._views = [memoryview(kept)[:length] for kept, length in zip(self._memory, lengths, strict=False)]
 
     def _tell(self, place: int, number: int) -> None:
-        """Tell the writer a new number at that place of the state."""
+        """Tell the writer a new number at that place of the state; what was read, and the end, at once."""
         self._state[place], self._is_news = number, True
-        self._go_on_telling()
+        self._go_on_telling(at_once=place != 1)
 
-    def _go_on_telling(self) -> None:
-        if self._is_news and self._telling.Test():
-            self._told[:], self._is_news = self._state, False
-            self._telling = self._words.Issend(self._told, 0, _STATE)
+    def _go_on_telling(self, *, at_once: bool = False) -> None:
+        if self._is_news and (self._is_heard() or at_once):
+            self._is_news = False
+            self._telling.append(self._words.Issend(array("q", self._state), 0, _STATE))
+
+    def _is_heard(self) -> bool:
+        """Return whether the writer has heard everything that was told."""
+        if self._test_all(self._telling):
+            self._telling.clear()
+        return not self._telling
 
     def _check_peers(self) -> None:
         liveness = self._liveness
@@ -285,7 +291,7 @@ class FarReader(FarEndpoint, Reader):
         has_next = self._has_news()
         if has_next:
             self._views, self._under_way = (), ()
-        self._is_drained = self._has_ended and not self._is_news and bool(self._telling.Test())
+        self._is_drained = self._has_ended and not self._is_news and self._is_heard()
         if not has_next:
             self._check_left()
         return has_next
