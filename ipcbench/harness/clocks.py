@@ -107,6 +107,7 @@ def ask_clock(host: str, port: int, secret: bytes) -> Offset | None:
     if nobody answers: UDP may be blocked.
     """
     best: Offset | None = None
+    unanswered_count = 0
     with _udp(host, connects=port) as asker:
         asker.settimeout(_ANSWER_S)
         for number in range(QUESTIONS):
@@ -116,8 +117,9 @@ def ask_clock(host: str, port: int, secret: bytes) -> Offset | None:
                 asker.send(question)
                 answer = asker.recv(_MOST_BYTES)
             except OSError:
-                if best is None and number >= _MOST_UNANSWERED:
-                    return None
+                unanswered_count += 1
+                if unanswered_count > _MOST_UNANSWERED:
+                    break
                 continue
             answered_ns = now_ns()
             if answer[: len(question)] == question:  # else it came too late

@@ -128,7 +128,11 @@ class Group:
         if index not in self._clock_places:
             question = {"do": "clock place", "address": self._addresses[index]}
             self._clock_places[index] = self.ask_one(index, question, _CLOCK_S)["place"]
-        answer = self.ask_one(0, {"do": "ask clock", **self._clock_places[index]}, _CLOCK_S)
+        try:
+            answer = self.ask_one(0, {"do": "ask clock", **self._clock_places[index]}, _CLOCK_S)
+        except WorkerTimeout:
+            self.ask_one(index, {"do": "echo"}, _CLOCK_S)  # raises if it has died, and so did not answer the writer
+            raise
         if answer["offset_ns"] is not None:
             return Offset(answer["offset_ns"], answer["error_ns"])
         theirs, writers = self._offset(index), self._offset(0)

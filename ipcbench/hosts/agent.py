@@ -27,6 +27,7 @@ from ipcbench.hosts.sealed import Bare, LinkLost, Sealed, new_identity
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
 from ipcbench.processes.launch import Launch, launch
 from ipcbench.processes.run_dir import RunDir
+from ipcbench.processes.worker import CONTROL_VARIABLE
 from ipcbench.util.clock import deadline_ns
 
 _LOOK_S = 0.1
@@ -139,6 +140,7 @@ class Agent:
             bound=False,  # to the thread that answers
             forked=request["forked"],
             token=request["token"],
+            environment={CONTROL_VARIABLE: self._switchboard.address},
             proxy=proxy_here(request["proxy"]) if request["proxy"] else (),
         )
         with self._guard:

@@ -23,7 +23,7 @@ from ipcbench.backend import Launcher
 from ipcbench.errors import BackendUnavailable, TrialError, WorkerCrashed, WorkerTimeout
 from ipcbench.processes.cleanup import kill_launched, remove_mpi_segments
 from ipcbench.processes.control_channel import ControlConnection, Switchboard
-from ipcbench.processes.worker import CONTROL_VARIABLE, LAUNCH_VARIABLE
+from ipcbench.processes.worker import LAUNCH_VARIABLE
 from ipcbench.util.clock import deadline_ns, remaining_s
 from ipcbench.util.files import temporary_folder
 
@@ -299,17 +299,13 @@ def launch(
     """
     forked = launcher == "fork" or (forked and launcher == "spawn" and sys.platform == "linux")
     ended, ending = map(os.fdopen, os.pipe(), ("rb", "wb")) if forked else (None, None)
-    worker = [*worker_arguments(verbs), "--control", switchboard.address]
-    worker += ["--bound"] if bound else []
+    worker = [*worker_arguments(verbs), "--control", switchboard.address, *(["--bound"] if bound else [])]
     worker += ["--fork", ",".join(map(str, indices)), "--ended", str(ending.fileno())] if ending else []
     worker += ["--parent"] if launcher == "fork" else []
     commands = [list(proxy)] if proxy else _commands(launcher, indices, python, worker, forked=forked)
     variables = other_environment() if python else own_environment()
     variables |= {**switchboard.environment(), **(environment or {})}
-    if proxy:
-        variables[CONTROL_VARIABLE] = switchboard.address
-    elif launcher == "mpiexec":
-        variables |= _mpi_environment()
+    variables |= _mpi_environment() if launcher == "mpiexec" and not proxy else {}
     variables[LAUNCH_VARIABLE] = token = token or secrets.token_hex(8)
     output: IO[bytes] = tempfile.TemporaryFile(dir=temporary_folder())  # noqa: SIM115 - closed by `kill`
     started = [

@@ -23,7 +23,7 @@ SHORTER = {
 }
 """Command → options; test_same_figures.py writes the report of the reference run."""
 SHORT_SWEEP = 'backends = ["shm"]\nreaders = 1\nsizes = [10]\nrounds = 1\nmode = ["saturate"]\nwindow = "50ms"\n'
-INTERNAL = {"IPCBENCH_LAUNCH", "IPCBENCH_CONTROL_KEY", "IPCBENCH_TRACE_RUN"}
+INTERNAL = {"IPCBENCH_LAUNCH", "IPCBENCH_CONTROL", "IPCBENCH_CONTROL_KEY", "IPCBENCH_TRACE_RUN"}
 """Variables that a command sets for its own processes."""
 BEYOND = {"pip install uv", "pytest"}
 """Commands that .ci/run runs itself: creating the environment, and these tests."""
