@@ -16,8 +16,10 @@ import os
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+from typing import IO
 
 from ipcbench.hosts.launchers import SHELL_VARIABLE, hydra_here
 from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
@@ -27,8 +29,9 @@ from ipcbench.util.units import parse_bytes, parse_duration_s
 SECONDS = 1.0
 WARM_UP_S = 0.5
 RAW = """
-import socket, sys, time
+import os, socket, sys, threading, time
 
+threading.Thread(target=lambda: sys.stdin.read() or os._exit(0), daemon=True).start()  # at the end of this measurement
 kind, role, size, warm_up_s, seconds = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:])
 size, message = int(size), bytes(int(size))
 if kind == "raw":
@@ -37,7 +40,7 @@ if kind == "raw":
             print("ready", flush=True)
             connection, _ = listener.accept()
         buffer = memoryview(bytearray(size))
-        read = lambda: connection.recv_into(buffer)
+        read = lambda: connection.recv_into(buffer) or sys.exit("the program that writes has ended early")
     else:
         connection = socket.create_connection(("b", 7000))
         write = lambda: connection.sendall(message)
@@ -63,7 +66,6 @@ while first is None or time.monotonic() - first < warm_up_s + seconds:
         begun, count = time.monotonic(), 0
 if role == "reads":
     print(count / (time.monotonic() - begun), flush=True)
-import os
 os._exit(0)
 """
 BCAST = """
@@ -74,8 +76,7 @@ from mpi4py import MPI
 size, warm_up_s, seconds = int(sys.argv[1]), *map(float, sys.argv[2:])
 comm, memory, length = MPI.COMM_WORLD, bytearray(size), array("q", [size])
 count, begun, first = 0, None, time.monotonic()
-while length[0]:
-    comm.Bcast(length, 0)
+while comm.Bcast(length, 0) or length[0]:
     comm.Bcast(memory, 0)
     count += size
     if begun is None and time.monotonic() - first > warm_up_s:
@@ -92,34 +93,37 @@ REFERENCES = {"tcp": "raw", "zmq-tcp-insecure": "zmq", "zmq-tcp": "zmq", "mpi-bu
 def bcast_bytes_per_s(cluster: Cluster, size: int) -> float:
     """Return what broadcasts carry from host a to host b."""
     program = [sys.executable, "-c", BCAST, str(size), str(WARM_UP_S), str(SECONDS)]
-    options = ["-launcher", "ssh", "-launcher-exec", str(cluster.remote_shell), "-localhost", cluster.addresses[0]]
-    hosts = ["-hosts", ",".join(cluster.addresses), "-n", "2"]
-    done = subprocess.run(
-        cluster.command([hydra_here(), *options, *hosts, *program], "a"), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise SystemExit(f"the plain program that broadcasts: {done.stderr}")
-    return float(done.stdout)
+    options = ["-launcher", "manual", "-localhost", cluster.addresses[0], "-hosts", ",".join(cluster.addresses)]
+    starts = cluster.command([hydra_here(), *options, "-n", "2", *program], "a")
+    with ExitStack() as ended:
+        mpiexec = ended.enter_context(subprocess.Popen(starts, stdout=subprocess.PIPE, text=True))
+        ended.callback(mpiexec.kill)
+        assert mpiexec.stdout is not None
+        lines = iter(mpiexec.stdout.readline, "HYDRA_LAUNCH_END\n")
+        proxies = [line.split()[1:] for line in lines if line.startswith("HYDRA_LAUNCH:")]
+        for host, proxy in zip(cluster.names, proxies, strict=True):
+            ended.enter_context(subprocess.Popen(cluster.command(proxy, host)))
+        return float(mpiexec.stdout.readline())
 
 
 def plain_bytes_per_s(cluster: Cluster, kind: str, size: int) -> float:
     """Return what a plain program carries from host a to host b."""
     if kind == "Bcast":
         return bcast_bytes_per_s(cluster, size)
-    command = [sys.executable, "-c", RAW, kind]
-    times = [str(size), str(WARM_UP_S)]
-    reads = subprocess.Popen(
-        cluster.command([*command, "reads", *times, str(SECONDS)], "b"), stdout=subprocess.PIPE, text=True
-    )
-    assert reads.stdout is not None
-    reads.stdout.readline()
-    writes = subprocess.Popen(cluster.command([*command, "writes", *times, "0"], "a"), stderr=subprocess.DEVNULL)
-    rate = float(reads.communicate()[0])
-    if writes.poll() is not None or not rate:
-        raise SystemExit(f"the plain program that writes by {kind} ended early, with code {writes.returncode}")
-    writes.kill()
-    writes.wait()
-    return rate
+    command, times = [sys.executable, "-c", RAW, kind], [str(size), str(WARM_UP_S), str(SECONDS)]
+    with ExitStack() as ended:
+
+        def start(role: str, host: str) -> IO[str]:
+            words = cluster.command([*command, role, *times], host)
+            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            assert process.stdout is not None
+            ended.enter_context(process)  # which closes its input, and waits until it ends
+            return process.stdout
+
+        reads = start("reads", "b")
+        reads.readline()  # it listens
+        start("writes", "a")
+        return float(reads.readline())
 
 
 def channels_bytes_per_s(cluster: Cluster, size: int) -> dict[str, float]:

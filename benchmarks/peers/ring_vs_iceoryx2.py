@@ -28,8 +28,8 @@ from _common import GroupFailed
 
 from ipcbench.backend import Address
 from ipcbench.backends.shm.backend import Shm
-from ipcbench.backends.shm.native import NATIVE
 from ipcbench.spec import WaitStrategy
+from ipcbench.sync.native import NATIVE
 from ipcbench.util.units import format_bytes
 
 sys.path.append(str(Path(__file__).parents[1]))

@@ -86,7 +86,7 @@ def _facts() -> dict[str, Any]:
         "debug_build": bool(sysconfig.get_config_var("Py_DEBUG")),
         "missing_backends": _missing_backends(),
         "tracer_in_c": IS_C,
-        "ring_in_c": import_module("ipcbench.backends.shm.native").NATIVE is not None,
+        "ring_in_c": import_module("ipcbench.sync.native").NATIVE is not None,
     }
 
 

@@ -158,6 +158,29 @@ def test_a_channel_whose_cluster_has_died_takes_no_later_one_for_its_own(alone: 
         get_backend("ray")().open_reader(alone, 0)
 
 
+_FAILS_ONCE = """
+import os, sys
+if os.path.basename(sys.orig_argv[2]) == "head.py":
+    from ipcbench.backends.ray.head import _SETTINGS
+    os.environ.update(_SETTINGS)
+    import ray
+    def init(*where, **named):
+        ray.init = ray._private.worker.init
+        ray.init(*where, **named)
+        raise Exception("The current node timed out during startup.")
+    ray.init = init
+"""
+
+
+def test_a_cluster_that_does_not_start_in_time_is_started_once_more(tmp_path, monkeypatch, request) -> None:
+    """Ray itself gives it half a minute."""
+    (tmp_path / "sitecustomize.py").write_text(_FAILS_ONCE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    alone = request.getfixturevalue("alone")
+    monkeypatch.delenv("PYTHONPATH")
+    assert _in_process(_USED, alone).count("read") == 9
+
+
 def test_what_is_in_the_way_of_the_cluster_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
         monkeypatch.setenv("TMPDIR", folder)

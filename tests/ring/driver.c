@@ -80,7 +80,7 @@ int main(int count, char **words) {
     ring->start_bytes = FIRST_READER + (int64_t)readers * READER_BYTES;
     ring->arena_start = ring->start_bytes + ring->count * ring->entry_bytes;
     const size_t bytes = (size_t)(ring->arena_start + ring->arena_bytes);
-    ring->bytes = aligned_alloc(LINE_BYTES, (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
+    ring->bytes = ring->cursors = aligned_alloc(LINE_BYTES, (bytes + LINE_BYTES - 1) / LINE_BYTES * LINE_BYTES);
     out.ends = calloc((size_t)ring->count, sizeof *out.ends);
     if (ring->bytes == NULL || out.ends == NULL) return 2;
     memset(ring->bytes, 0, bytes);

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ipcbench.backends.shm import native
+from ipcbench.sync import native
 
 HERE = Path(__file__).parent
 CHECKED = {"thread": ["-Wno-tsan"], "address,undefined": []}

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ipcbench.backends.shm import ring
 from ipcbench.backends.shm.backend import Shm
 from ipcbench.backends.shm.mapping import Mapping
 from ipcbench.errors import (
@@ -28,6 +27,7 @@ from ipcbench.errors import (
     TransportTimeout,
 )
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync import native_ring as ring
 from ipcbench.sync.cursors import ON_FUTEX, READER_SLEEPS
 from ipcbench.sync.futex import HAS_FUTEX
 from ipcbench.sync.ring_memory import RING_BYTES, Layout

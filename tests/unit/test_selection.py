@@ -23,7 +23,7 @@ def named(test: Path) -> set[str]:
 
 def test_laws_of_a_backend_depend_on_it_the_contract_and_the_suite_and_on_no_other_backend() -> None:
     found = named(SHM)
-    assert {"ipcbench/backends/shm/backend.py", "ipcbench/backends/shm/native/ring.h"} <= found
+    assert {"ipcbench/backends/shm/backend.py", "ipcbench/sync/native/ring.h"} <= found
     assert {"ipcbench/backend.py", "ipcbench/testing/laws/delivery.py", "ipcbench/processes/worker.py"} <= found
     assert {"tests/conftest.py", "tests/selection.py"} <= found
     assert not {name for name in found if name.startswith(("ipcbench/backends/lmdb", "ipcbench/diagnose", "docs"))}
@@ -34,7 +34,7 @@ def test_what_a_test_names_in_strings_counts() -> None:
     assert "tests/trace/test_recorder.py" in named(ROOT / "tests/trace/test_hot.py"), "they are run in a process"
     assert "ipcbench/channels/connect.py" in named(ROOT / "tests/channels/test_channels.py")
     assert "tests/conformance/streams.py" in named(ROOT / "tests/conformance/test_streams.py")
-    measured = {"ipcbench/processes/worker.py", "ipcbench/harness/loops.py", "ipcbench/backends/shm/ring.py"}
+    measured = {"ipcbench/processes/worker.py", "ipcbench/harness/loops.py", "ipcbench/sync/native_ring.py"}
     assert measured <= named(ROOT / "tests/harness/test_sweep.py")
 
 
@@ -57,7 +57,7 @@ def test_only_what_passed_as_it_is_now_and_is_of_a_family_is_left_out(tmp_path, 
 
 def test_any_input_changes_the_digest(monkeypatch) -> None:
     before = digest(SHM)
-    lacking = inputs(SHM) - {ROOT / "ipcbench" / "backends" / "shm" / "native" / "ring.h"}
+    lacking = inputs(SHM) - {ROOT / "ipcbench" / "sync" / "native" / "ring.h"}
     monkeypatch.setattr(selection, "inputs", lambda _: lacking)
     assert digest(SHM) != before
 

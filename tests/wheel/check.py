@@ -14,7 +14,7 @@ import sys
 import ipcbench
 from ipcbench import ChannelSpec, get_backend
 from ipcbench.backend import Address
-from ipcbench.backends.shm.native import NATIVE
+from ipcbench.sync.native import NATIVE
 from ipcbench.trace.record.hot import IS_C
 
 MESSAGES = [b"", b"short", bytes(range(256)) * 1000]

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 CHECK = Path(__file__).with_name("check.py")
 SOURCES = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
-IN_C = {"ipcbench/trace/record/hot/_c", "ipcbench/backends/shm/native/_c"}
+IN_C = {"ipcbench/trace/record/hot/_c", "ipcbench/sync/native/_c"}
 
 
 @pytest.fixture(scope="module")

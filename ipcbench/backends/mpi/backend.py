@@ -332,7 +332,7 @@ class MpiRma(_Mpi):
     """A window of shared memory."""
 
     name: ClassVar[str] = "mpi-rma"
-    summary: ClassVar[str] = "MPI window of shared memory (Win.Allocate_shared, Win.Sync), zero-copy reads"
+    summary: ClassVar[str] = "MPI window of shared memory (Win.Allocate_shared), zero-copy reads"
     link, writer, reader, adapts = Window, RmaWriter, RmaReader, True
     capabilities: ClassVar[Capabilities] = replace(
         _Mpi.capabilities,

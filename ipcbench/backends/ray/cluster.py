@@ -32,7 +32,7 @@ SERVER = Server("ray", (), variable="RAY_ADDRESS")
 """By Ray's own variable: it names a cluster that is there already (host:port)."""
 
 _LONGEST_SOCKET = f"{head.RAYS}/session_2000-01-01_00-00-00_000000_4194304/sockets/plasma_store"
-_START_S = 60.0
+_START_S = 120.0
 _NAMED = "named "
 """In the channel's file before the address of a cluster that was there already."""
 _FIND = "auto"

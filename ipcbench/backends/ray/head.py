@@ -13,7 +13,7 @@ import signal
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -130,15 +130,15 @@ def main(folder: Path) -> None:
 
     in_use = os.open(folder / IN_USE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     fcntl.flock(in_use, fcntl.LOCK_EX)
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        num_cpus=_CPUS,
-        num_gpus=0,
-        object_store_memory=STORE_BYTES,
-        _temp_dir=str(folder / RAYS),
-        **QUIETLY,
-    )
+    options = {"include_dashboard": False, "num_cpus": _CPUS, "num_gpus": 0, **QUIETLY}
+    for errors in (Exception,), ():  # once more: Ray gives a node half a minute to start, and a slow disk takes longer
+        with suppress(*errors):
+            ray.init("local", object_store_memory=STORE_BYTES, _temp_dir=str(folder / RAYS), **options)
+            break
+        ray.shutdown()
+        for process in psutil.Process().children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
     actor = post(ray, POST)  # it would end without this reference
     ray.get(actor.__ray_ready__.remote())
     servers = psutil.Process().children()

@@ -13,7 +13,6 @@ from typing import ClassVar
 from ipcbench.backend import Address, Backend, Capabilities, Reader, Writer
 from ipcbench.backends.shm.latest import LatestReader, LatestWriter
 from ipcbench.backends.shm.mapping import Mapping
-from ipcbench.backends.shm.ring import RingReader, RingWriter
 from ipcbench.backends.shm.segment import SEGMENTS, SharedSegment
 from ipcbench.errors import BackendUnavailable, TransportError
 from ipcbench.patterns import with_patterns
@@ -21,6 +20,7 @@ from ipcbench.spec import ChannelSpec
 from ipcbench.sync.cursors import MAX_READERS, make_doorbells
 from ipcbench.sync.directory import new_directory, remove_with_file
 from ipcbench.sync.interrupts import whole
+from ipcbench.sync.native_ring import RingReader, RingWriter
 from ipcbench.sync.ring_memory import Layout
 from ipcbench.util.files import advice_on
 from ipcbench.util.units import format_bytes

@@ -1,14 +1,14 @@
-/* The ring of an every_message channel, without Python: what mapping.py and ring.py say, in C. It waits for nobody; its callers
+/* The ring of an every_message channel, without Python: what ring_memory.py and ring.py say, in C. It waits for nobody; its callers
    do. Each word has one writer, so aligned loads and stores suffice, ordered by acquire and release. */
 
-#ifndef IPCBENCH_SHM_RING_H
-#define IPCBENCH_SHM_RING_H
+#ifndef IPCBENCH_RING_H
+#define IPCBENCH_RING_H
 
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
-enum { HEAD_BYTES = 24, LINE_BYTES = 64 }; /* as in mapping.py */
+enum { HEAD_BYTES = 24, LINE_BYTES = 64 }; /* as in ring_memory.py */
 
 enum { HOT_BYTES = 1 << 20 }; /* of the arena, what a cache may hold: as in ring.py */
 
@@ -17,7 +17,8 @@ enum { CLOSED = 2, ON_BELL = 1, ON_FUTEX = 2 };
 enum { WRITER_FENCES = 8 * 4, WRITER_SLEEPS = 8 * 8, READER_SLEEPS = 8 * 16, FIRST_READER = 8 * 24, READER_BYTES = 8 * 8 };
 
 typedef struct {
-    char *bytes;       /* of the segment */
+    char *bytes;       /* where its entries and its arena are */
+    char *cursors;     /* where the words are that say how far each endpoint is */
     uint64_t sequence; /* of the next message */
     int64_t count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes;
     bool fenced; /* whether whoever sleeps relies on a fence here */
@@ -51,6 +52,10 @@ static inline void ring_store(const Ring *ring, int64_t offset, uint64_t value) 
     __atomic_store_n((uint64_t *)(ring->bytes + offset), value, __ATOMIC_RELEASE);
 }
 
+static inline uint64_t ring_cursor(const Ring *ring, int64_t offset) {
+    return __atomic_load_n((uint64_t *)(ring->cursors + offset), __ATOMIC_ACQUIRE);
+}
+
 static inline void ring_fence(const Ring *ring) {
     if (ring->fenced) __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
@@ -63,7 +68,7 @@ static inline int64_t ring_entry(const Ring *ring) {
 static inline uint64_t ring_slowest(const RingOut *self) {
     uint64_t least = UINT64_MAX;
     for (int i = 0; i < self->readers; i++) {
-        uint64_t consumed = ring_load(&self->ring, FIRST_READER + (int64_t)i * READER_BYTES);
+        uint64_t consumed = ring_cursor(&self->ring, FIRST_READER + (int64_t)i * READER_BYTES);
         if (consumed < least) least = consumed;
     }
     return least;
@@ -138,16 +143,16 @@ static inline void ring_publish(RingOut *self, const Place *place) {
 /* Whether a reader may sleep. */
 static inline bool ring_has_sleepers(const RingOut *self) {
     for (int i = 0; i < self->readers; i += 8)
-        if (__atomic_load_n((uint64_t *)(self->ring.bytes + READER_SLEEPS + i), __ATOMIC_SEQ_CST) != 0) return true;
+        if (__atomic_load_n((uint64_t *)(self->ring.cursors + READER_SLEEPS + i), __ATOMIC_SEQ_CST) != 0) return true;
     return false;
 }
 
 /* The 32-bit word that a reader sleeps on: it has the bytes of four of them. */
 static inline uint32_t *ring_sleep_word(const Ring *ring, int64_t sleep_byte) {
-    return (uint32_t *)(ring->bytes + sleep_byte / 4 * 4);
+    return (uint32_t *)(ring->cursors + sleep_byte / 4 * 4);
 }
 
-static inline uint8_t *ring_sleep_flag(const Ring *ring, int64_t sleep_byte) { return (uint8_t *)(ring->bytes + sleep_byte); }
+static inline uint8_t *ring_sleep_flag(const Ring *ring, int64_t sleep_byte) { return (uint8_t *)(ring->cursors + sleep_byte); }
 
 static inline void ring_set_dozing(const Ring *ring, int64_t sleep_byte) {
     __atomic_store_n(ring_sleep_flag(ring, sleep_byte), (uint8_t)ON_FUTEX, __ATOMIC_SEQ_CST);
@@ -167,10 +172,10 @@ static inline bool ring_is_dozing(const Ring *ring, int64_t sleep_byte) {
 }
 
 /* Whether the writer orders a message before its look for sleepers; a reader that falls asleep need then not see to it. */
-static inline bool ring_writer_fences(const Ring *ring) { return ring_load(ring, WRITER_FENCES) != 0; }
+static inline bool ring_writer_fences(const Ring *ring) { return ring_cursor(ring, WRITER_FENCES) != 0; }
 
 /* Whether the writer has closed. */
-static inline bool ring_is_ended(const Ring *ring) { return ring_load(ring, 0) == CLOSED; }
+static inline bool ring_is_ended(const Ring *ring) { return ring_cursor(ring, 0) == CLOSED; }
 
 /* Wake the readers that sleep: on words, or at doorbells. */
 static inline void ring_wake(const RingOut *self, void (*wake)(uint32_t *), const int *bells, void (*ring)(int)) {
@@ -186,9 +191,9 @@ static inline void ring_wake(const RingOut *self, void (*wake)(uint32_t *), cons
 
 /* Say that this reader has finished with its last message; whether the writer may sleep. */
 static inline bool ring_finish(const RingIn *self) {
-    ring_store(&self->ring, self->consumed_offset, self->ring.sequence);
+    __atomic_store_n((uint64_t *)(self->ring.cursors + self->consumed_offset), self->ring.sequence, __ATOMIC_RELEASE);
     ring_fence(&self->ring);
-    return ring_load(&self->ring, WRITER_SLEEPS) != 0;
+    return ring_cursor(&self->ring, WRITER_SLEEPS) != 0;
 }
 
 static inline bool ring_has_message(const Ring *ring) {

@@ -18,7 +18,7 @@
 
 #include "ring.h"
 
-enum { CONTRACT = 7 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
+enum { CONTRACT = 8 }; /* increased whenever C and Python expect something else of each other; the same as in __init__.py */
 
 enum { LARGE_BYTES = 1 << 18 }; /* copying this takes longer than to let go of the GIL and to take it again */
 
@@ -40,7 +40,7 @@ typedef struct {
     PyObject_HEAD
     bool in_use; /* a message is being copied without the GIL */
     char waits;  /* whether a call waits, and a signal handler may run */
-    Py_buffer view;
+    Py_buffer view, cursors;
     PyObject *memory;
 } Endpoint;
 
@@ -67,10 +67,12 @@ typedef struct {
     unsigned long long known_dozes_count;
 } RingReader;
 
-static bool hold(Endpoint *self, Ring *ring, PyObject *memory) {
+static bool hold(Endpoint *self, Ring *ring, PyObject *memory, PyObject *cursors) {
     if (PyObject_GetBuffer(memory, &self->view, PyBUF_WRITABLE) < 0) return false;
+    if (PyObject_GetBuffer(cursors, &self->cursors, PyBUF_WRITABLE) < 0) return PyBuffer_Release(&self->view), false;
     Py_XSETREF(self->memory, Py_NewRef(memory));
     ring->bytes = self->view.buf;
+    ring->cursors = self->cursors.buf;
     return true;
 }
 
@@ -78,6 +80,7 @@ static void release(Endpoint *self, Ring *ring) {
     if (self->in_use) return; /* the memory goes with the endpoint */
     ring->bytes = NULL;
     if (self->view.obj != NULL) PyBuffer_Release(&self->view);
+    if (self->cursors.obj != NULL) PyBuffer_Release(&self->cursors);
     Py_CLEAR(self->memory);
 }
 
@@ -356,12 +359,12 @@ static PyObject *writer_forget_bells(RingWriter *self, PyObject *Py_UNUSED(none)
     Py_RETURN_NONE;
 }
 
-/* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, limit_bytes, bells) */
+/* _prepare(memory, cursors, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, limit_bytes, bells) */
 static PyObject *writer_prepare(RingWriter *self, PyObject *args) {
     RingOut out = {0};
-    PyObject *memory, *bells;
+    PyObject *memory, *cursors, *bells;
     int fenced;
-    if (!PyArg_ParseTuple(args, "OLLLLLLpLO!", &memory, &out.ring.count, &out.ring.entry_bytes, &out.ring.inline_bytes,
+    if (!PyArg_ParseTuple(args, "OOLLLLLLpLO!", &memory, &cursors, &out.ring.count, &out.ring.entry_bytes, &out.ring.inline_bytes,
                           &out.ring.start_bytes, &out.ring.arena_start, &out.ring.arena_bytes, &fenced, &self->limit_bytes,
                           &PyTuple_Type, &bells))
         return NULL;
@@ -375,7 +378,7 @@ static PyObject *writer_prepare(RingWriter *self, PyObject *args) {
     forget_bells(self);
     if ((self->bells = PyMem_Calloc((size_t)out.readers, sizeof *self->bells)) == NULL) return PyErr_NoMemory();
     for (int i = 0; i < out.readers; i++) self->bells[i] = (int)PyLong_AsLong(PyTuple_GET_ITEM(bells, i));
-    if (PyErr_Occurred() != NULL || !hold(&self->endpoint, &self->out.ring, memory)) return NULL;
+    if (PyErr_Occurred() != NULL || !hold(&self->endpoint, &self->out.ring, memory, cursors)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -615,13 +618,13 @@ static PyObject *reader_done(RingReader *self, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-/* _prepare(memory, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, consumed_offset, sleep_byte) */
+/* _prepare(memory, cursors, count, entry_bytes, inline_bytes, start_bytes, arena_start, arena_bytes, fenced, consumed_offset, sleep_byte) */
 static PyObject *reader_prepare(RingReader *self, PyObject *args) {
     RingIn in = {0};
-    PyObject *memory;
+    PyObject *memory, *cursors;
     int fenced;
     if (self->in.ring.count != 0) return PyErr_Format(PyExc_RuntimeError, "the endpoint is open already");
-    if (!PyArg_ParseTuple(args, "OLLLLLLpLL", &memory, &in.ring.count, &in.ring.entry_bytes, &in.ring.inline_bytes,
+    if (!PyArg_ParseTuple(args, "OOLLLLLLpLL", &memory, &cursors, &in.ring.count, &in.ring.entry_bytes, &in.ring.inline_bytes,
                           &in.ring.start_bytes, &in.ring.arena_start, &in.ring.arena_bytes, &fenced, &in.consumed_offset,
                           &self->sleep_byte))
         return NULL;
@@ -630,7 +633,7 @@ static PyObject *reader_prepare(RingReader *self, PyObject *args) {
     if (in.ring.count <= MOST_VIEWS && (self->views = PyMem_Calloc((size_t)in.ring.count, sizeof *self->views)) == NULL)
         return PyErr_NoMemory();
     self->in = in;
-    if (!hold(&self->endpoint, &self->in.ring, memory)) return NULL;
+    if (!hold(&self->endpoint, &self->in.ring, memory, cursors)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -663,6 +666,7 @@ static void reader_dealloc(RingReader *self) {
 static int endpoint_traverse(Endpoint *self, visitproc visit, void *arg) {
     Py_VISIT(self->memory);
     Py_VISIT(self->view.obj);
+    Py_VISIT(self->cursors.obj);
     return 0;
 }
 
@@ -703,7 +707,7 @@ static PyMethodDef reader_methods[] = {
 };
 
 static PyTypeObject writer_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.backends.shm.native._c.RingWriter",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.sync.native._c.RingWriter",
     .tp_basicsize = sizeof(RingWriter),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
@@ -724,7 +728,7 @@ static PyMemberDef reader_members[] = {
 };
 
 static PyTypeObject reader_type = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.backends.shm.native._c.RingReader",
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "ipcbench.sync.native._c.RingReader",
     .tp_basicsize = sizeof(RingReader),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC,
     .tp_new = PyType_GenericNew,
@@ -744,7 +748,7 @@ static PyMethodDef functions[] = {{"is_main_interpreter", is_main_interpreter, M
 
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "ipcbench.backends.shm.native._c",
+    .m_name = "ipcbench.sync.native._c",
     .m_doc = "The endpoints of an every_message channel, in C.",
     .m_size = -1,
     .m_methods = functions,

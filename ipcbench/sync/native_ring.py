@@ -1,16 +1,16 @@
-"""The endpoints of an every_message channel: those of `ipcbench.sync.ring`, in C where it was built."""
+"""The endpoints of `ipcbench.sync.ring`, in C where that was built."""
 
 from __future__ import annotations
 
 from typing import Any, NoReturn
 
 from ipcbench.backend import Address, Waits
-from ipcbench.backends.shm.mapping import Mapping
-from ipcbench.backends.shm.native import NATIVE
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportError
-from ipcbench.sync.cursors import READER_SLEEPS
+from ipcbench.sync.cursors import READER_SLEEPS, Cursors
 from ipcbench.sync.futex import HAS_FUTEX
+from ipcbench.sync.native import NATIVE
 from ipcbench.sync.ring import PureRingReader, PureRingWriter, RingMemoryReader, RingMemoryWriter
+from ipcbench.sync.ring_memory import RingMemory
 
 _DOZES = 64
 """How many waits sleep on a word before Python has a say again."""
@@ -26,10 +26,10 @@ else:
     class NativeRingWriter(NATIVE.RingWriter, RingMemoryWriter):  # type: ignore[misc]
         """The same with `write` in C, which calls these methods when it cannot go on by itself."""
 
-        def __init__(self, address: Address, mapping: Mapping) -> None:
+        def __init__(self, address: Address, mapping: RingMemory) -> None:
             super().__init__(address, mapping)
-            self._prepare(*_place_of(mapping), self._fenced, self._limit_bytes, self._cursors.bells())
-            mapping.words[_WRITER_FENCES] = 1
+            self._prepare(*_place_of(mapping, self._cursors), self._fenced, self._limit_bytes, self._cursors.bells())
+            self._cursors.words[_WRITER_FENCES] = 1
 
         def _await_room(self, count: int, timeout_s: float | None) -> None:
             try:
@@ -57,9 +57,11 @@ else:
     class NativeRingReader(NATIVE.RingReader, RingMemoryReader):  # type: ignore[misc]
         """The same with `read` in C, which calls these methods when it cannot go on by itself."""
 
-        def __init__(self, address: Address, mapping: Mapping, index: int) -> None:
+        def __init__(self, address: Address, mapping: RingMemory, index: int) -> None:
             super().__init__(address, mapping, index)
-            self._prepare(*_place_of(mapping), self._fenced, 8 * self._consumed_word, 8 * READER_SLEEPS + index)
+            self._prepare(
+                *_place_of(mapping, self._cursors), self._fenced, 8 * self._consumed_word, 8 * READER_SLEEPS + index
+            )
             self._dozes = HAS_FUTEX and address.channel.wait == "block"
 
         def fileno(self) -> int:
@@ -93,8 +95,8 @@ else:
 
         def _await(self, wanted: int, timeout_s: float | None) -> None:
             self._cursors.require_open()
-            words, (_, head) = self._words, self._entries[(wanted - 1) % self._count]
-            if not self._cursors.wait_until(lambda: bool(words[head] == wanted), timeout_s, counted=True):
+            heads, (_, head) = self._heads, self._entries[(wanted - 1) % self._count]
+            if not self._cursors.wait_until(lambda: bool(heads[head] == wanted), timeout_s, counted=True):
                 raise EndOfStream(f"channel ended after {wanted - 1} messages")
 
         def _ring_writer(self) -> None:
@@ -112,11 +114,12 @@ else:
             self._release()
             super()._drop()
 
-    def _place_of(mapping: Mapping) -> tuple[memoryview, int, int, int, int, int, int]:
-        """Return the segment's memory, and where in it everything is."""
+    def _place_of(mapping: RingMemory, cursors: Cursors) -> tuple[memoryview, memoryview, int, int, int, int, int, int]:
+        """Return the memory of the ring, that of its cursors, and where everything is in the former."""
         layout = mapping.layout
         arena_start = layout.total_bytes - layout.arena_bytes
-        return (mapping.memory, layout.count, layout.entry_bytes, layout.inline_bytes, layout.start_bytes, arena_start,
-                layout.arena_bytes)  # fmt: skip
+        words = memoryview(cursors.words)  # so that those can be released while a copy is under way
+        return (mapping.memory, words, layout.count, layout.entry_bytes, layout.inline_bytes, layout.start_bytes,
+                arena_start, layout.arena_bytes)  # fmt: skip
 
     RingWriter, RingReader = NativeRingWriter, NativeRingReader
