@@ -33,7 +33,7 @@ import os, socket, sys, threading, time
 
 threading.Thread(target=lambda: sys.stdin.read() or os._exit(0), daemon=True).start()  # at the end of this measurement
 kind, role, size, warm_up_s, seconds = sys.argv[1], sys.argv[2], *map(float, sys.argv[3:])
-size, message = int(size), bytes(int(size))
+size, message = int(size), bytearray(int(size))
 if kind == "raw":
     if role == "reads":
         with socket.create_server(("0.0.0.0", 7000)) as listener:
@@ -47,13 +47,14 @@ if kind == "raw":
 else:
     import zmq
     connection = zmq.Context().socket(zmq.PULL if role == "reads" else zmq.PUSH)
+    connection.set_hwm(64)  # the depth of the channels
     if role == "reads":
         connection.bind("tcp://0.0.0.0:7000")
         print("ready", flush=True)
         read = lambda: len(connection.recv(copy=False))
     else:
         connection.connect("tcp://b:7000")
-        write = lambda: connection.send(message, copy=False)
+        write = lambda: connection.send(message)  # by a copy, as whoever writes to the memory again must
 count, first, begun = 0, None, None
 while first is None or time.monotonic() - first < warm_up_s + seconds:
     if role == "writes":
@@ -129,8 +130,9 @@ def plain_bytes_per_s(cluster: Cluster, kind: str, size: int) -> float:
 def channels_bytes_per_s(cluster: Cluster, size: int) -> dict[str, float]:
     """Return what the transports of ipcbench carry from host a to host b."""
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--backends", ",".join(REFERENCES), "--sizes", str(size), "--payload", "bytes", "--mode", "saturate"]
-        options += ["--readers", "1", "--rounds", "1", "--window", f"{SECONDS}s", "--warmup", f"{WARM_UP_S}s"]
+        options = ["--backends", ",".join(REFERENCES), "--sizes", str(size), "--payload", "bytes", "--codec", "raw"]
+        options += ["--mode", "saturate", "--readers", "1", "--rounds", "1"]
+        options += ["--window", f"{SECONDS}s", "--warmup", f"{WARM_UP_S}s"]
         command = [sys.executable, "-m", "ipcbench", "run", "--hosts", "a,b", *options, "--look", "no", "-q"]
         variables = {**os.environ, SHELL_VARIABLE: str(cluster.remote_shell)}
         done = subprocess.run(
