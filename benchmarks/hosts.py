@@ -155,15 +155,14 @@ def channels_bytes_per_s(cluster: Cluster, size: int) -> dict[str, float]:
 def main() -> None:
     """Print a line for each round trip and transport."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rtt", nargs="+", default=["0", "10ms"])
+    parser.add_argument("--rtt", nargs="+", default=["0ms", "10ms"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--size", default="1MiB")
     options = parser.parse_args()
     size = parse_bytes(options.size)
     for rtt in options.rtt:
-        delay_s = 0.0 if rtt == "0" else parse_duration_s(rtt) / 2
         rates: list[dict[str, float]] = []
-        with simulated_hosts(2, Link(delay_s=delay_s)) as cluster:
+        with simulated_hosts(2, Link(delay_s=parse_duration_s(rtt, "--rtt", or_zero=True) / 2)) as cluster:
             for _ in range(options.rounds):
                 plain = {kind: plain_bytes_per_s(cluster, kind, size) for kind in dict.fromkeys(REFERENCES.values())}
                 rates.append({**plain, **channels_bytes_per_s(cluster, size)})

@@ -55,7 +55,7 @@ def simulate(words: tuple[str, ...], count: int, rtt: str | None, rate: str | No
     from ipcbench.hosts.simulated.links import Link
 
     link = Link(
-        delay_s=parse_duration_s(rtt, "--rtt") / 2 if rtt else 0.0,
+        delay_s=parse_duration_s(rtt or "0", "--rtt", or_zero=True) / 2,
         bits_per_s=parse_bits_per_s(rate, "--rate") if rate else 0.0,
         loss_ratio=parse_ratio(loss, "--loss") if loss else 0.0,
     )

@@ -126,7 +126,7 @@ def _duration_s(value: object, where: str) -> float:
 def _durations_s(value: object, where: str) -> tuple[float, ...]:
     """Return times; `0`, `0s`: none."""
     parts = _list(value, where)
-    return tuple(0.0 if part in {"0", "0s"} else parse_duration_s(part, where) for part in parts)
+    return tuple(parse_duration_s(part, where, or_zero=True) for part in parts)
 
 
 def _reply_sizes(value: object, where: str) -> tuple[int, ...]:

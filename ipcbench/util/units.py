@@ -74,17 +74,18 @@ def parse_ratio(text: str, field: str = "share") -> float:
     return value / 100.0 if match["sign"] or value >= 1.0 else value
 
 
-def parse_duration_s(text: str, field: str = "duration") -> float:
-    """Return the seconds in `0.3`, `300ms`, `60s`, `2min`.
+def parse_duration_s(text: str, field: str = "duration", *, or_zero: bool = False) -> float:
+    """Return the seconds in `0.3`, `300ms`, `60s`, `2min`; `or_zero` allows `0`.
 
     Raises:
         ConfigError: not a duration, or zero.
     """
     match = _DURATION.fullmatch(text.strip())
-    value = float(match["number"]) * _SECONDS[match["unit"]] if match else 0.0
-    if value <= 0:
+    value = float(match["number"]) * _SECONDS[match["unit"]] if match else -1.0
+    if value < 0 or not (value or or_zero):
+        above = "" if or_zero else " above zero"
         raise ConfigError(
-            field, text, "a time above zero in ns, us, ms, s, min or h, or in seconds without a unit: 300ms, 60s, 2min"
+            field, text, f"a time{above} in ns, us, ms, s, min or h, or in seconds without a unit: 300ms, 60s, 2min"
         )
     return value
 

@@ -59,6 +59,12 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration_s(text)
 
 
+def test_where_a_duration_may_be_zero_it_may_not_be_negative() -> None:
+    assert parse_duration_s("0ms", or_zero=True) == 0.0
+    with pytest.raises(ConfigError, match="a time in ns"):
+        parse_duration_s("-1ms", or_zero=True)
+
+
 @pytest.mark.parametrize(("text", "count"), [("10", 10), ("10k", 10_000), ("1e6", 10**6), ("2M", 2_000_000)])
 def test_counts_are_read_in_thousands(text: str, count: int) -> None:
     assert parse_count(text) == count
