@@ -73,11 +73,10 @@ class NngWriter(CarriedWriter):
                 self.library[index].dial(f"ipc://{_place(self.address, index)}", block=True)
 
     def send(self, message: bytes | bytearray | memoryview) -> None:
-        if type(message) is not bytes:
-            message = bytes(message)
+        data = message if type(message) is bytes else pynng.ffi.from_buffer(message)
         for index in self.readers():
             try:
-                self.library[index].send(message, block=False)
+                self.library[index].send(data, block=False)
             except pynng.TryAgain:  # only a reader that has just closed has no room
                 continue
 
