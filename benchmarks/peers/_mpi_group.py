@@ -15,6 +15,7 @@ from typing import Any
 import _native
 from _rounds import GroupFailed
 
+from ipcbench.hosts.simulated.namespaces import die_with_parent
 from ipcbench.processes.launch import find_mpiexec, import_path
 
 _MARK = "figures: "
@@ -54,6 +55,7 @@ def run_mpi_group(roles: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]], t
 
 def main() -> None:
     """Run the role of this rank; rank 0 prints the figures of all."""
+    die_with_parent()  # the launcher's proxy, which puts its ranks in a group of their own
     from mpi4py import MPI
 
     comm = MPI.COMM_WORLD.Dup()
