@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PROGRAM = Path(__file__).parent / "interrupted.py"
-BROKEN = {"flight", "gloo", "nats", "nng", "pipe", "redis", "zenoh", "zmq"}
+BROKEN = {"flight", "gloo", "nats", "nng", "pipe", "zenoh", "zmq"}
 """Who cannot always go on as if nothing had happened: then the endpoint says so, and its peer loses it."""
 
 needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")

@@ -1,26 +1,25 @@
-"""Redis, or Valkey: a list for each reader in a server of the channel's own, or in one that is there already.
+"""Redis, or Valkey: a stream for all readers in a server of the channel's own, or in one that is there already.
 
-The writer pushes a message to the lists of all readers by one command: RPUSH to one reader, a script (EVALSHA) to more,
-which the server does as a whole. A reader takes what is there, up to a quarter of `depth`, by BLMPOP from its list, and
-from the list of its end, to which the writer pushes when it closes: Redis looks at the first one first, so no message
-needs a mark. It asks for more when it takes the last one, so that comes while this one is used; a BLMPOP that is not
-answered when a call times out stays outstanding, and the socket becomes readable when it is.
+The writer adds a message to the stream by XADD, which the server does as a whole, once for all readers. Its number is
+its identity there, so readers see where the server has refused one. A reader takes what it has not read, up to a
+quarter of `depth`, by XREAD; where there is nothing, that stays outstanding when a call times out, and the socket
+becomes readable when it is answered. It takes nothing out of the stream: the writer's next XADD drops what all have
+read (MINID). Of `latest_value`, it drops all older values. The end is an entry with a field of another name.
 
-Flow control is by credit: as it asks, a reader counts what it has read in the server, and the writer's push brings back
-the count of the slowest. So the writer waits for no answer as long as there is room. A writer without room
-pushes a token to the list `waiting` and looks at the counts once more; a reader that counts moves it to the list `room`
-(RPOPLPUSH), on which the writer waits by BLPOP, through a second connection. So no wake-up is lost, and a reader need
-not know whether somebody waits.
+Flow control is by credit: before it asks for more, a reader pushes a receipt, how many messages it has read, to the
+list of all readers' receipts. With each message the writer pops what is there, and does not wait for the answer. When
+the slowest reader is too far behind, it waits for receipts by BLMPOP, for no longer than 0.1 s at a time: so it needs
+no second connection to add the end. A reader that closes pushes a last receipt, by another connection, as its own may
+be blocked.
 
 Deaths are found by endpoint locks, as with other transports: they cost the server nothing, and the kernel releases them
-before any time-out. The names of connections (CLIENT LIST) are for people. A `latest_value` list holds one message: the
-script replaces it.
+before any time-out. The names of connections (CLIENT LIST) are for people.
 """
 
 from __future__ import annotations
 
 import secrets
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,8 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from ipcbench.backend import Address, Capabilities, Reader, unavailable
-from ipcbench.backends.redis.endpoints import Keys, RedisReader, RedisWriter
-from ipcbench.backends.redis.wire import Wire, absence, command
+from ipcbench.backends.redis.endpoints import RedisReader, RedisWriter
+from ipcbench.backends.redis.wire import absence, ask, keys_of
 from ipcbench.errors import TransportError, Unsupported
 from ipcbench.sync.directory import require_socket_path, write_private
 from ipcbench.sync.folder import FolderBackend
@@ -43,15 +42,20 @@ _OF_THIS_HOST = {"localhost", "127.0.0.1", "::1"}
 _HAS_BLMPOP = "COMMAND", "INFO", "BLMPOP"
 
 
-def _ask(wire: Wire, *words: str) -> None:
-    with closing(wire):
-        if wire.ask(command(*words)) == [None]:
-            raise TransportError(f"the server is older than Redis 7.0, without {words[-1]}")
+def _require_new(channel: str, role: str, url: str) -> None:
+    """Require a server that has the commands.
+
+    Raises:
+        OSError: there is none.
+        TransportError: it is too old.
+    """
+    if ask(channel, url, role, *_HAS_BLMPOP) == [None]:
+        raise TransportError(f"the server is older than Redis 7.0, without {_HAS_BLMPOP[-1]}")
 
 
 def _is_ready(channel: str, url: str) -> bool:
     with suppress(OSError):
-        _ask(Wire(channel, url, "create"), *_HAS_BLMPOP)
+        _require_new(channel, "create", url)
         return True
     return False
 
@@ -78,10 +82,10 @@ def _server(folder: Path, place: list[str]) -> list[str]:
 
 
 class Redis(FolderBackend):
-    """Lists of a Redis or Valkey server."""
+    """A stream of a Redis or Valkey server."""
 
     name: ClassVar[str] = "redis"
-    summary: ClassVar[str] = "Redis or Valkey: a list for each reader, in a server of the channel's own"
+    summary: ClassVar[str] = "Redis or Valkey: a stream for all readers, in a server of the channel's own"
     capabilities: ClassVar[Capabilities] = replace(
         FolderBackend.capabilities, max_message_bytes=2**29, holds_one_of_max=True, remote=True
     )
@@ -92,7 +96,7 @@ class Redis(FolderBackend):
         if absence is not None:
             package = "hiredis" if absence.name == "hiredis" else "redis"
             raise unavailable(cls.name, absence, package, "pip install 'ipcbench[redis]'") from absence
-        SERVER.probe(cls.name, lambda url: _ask(Wire(cls.name, url, "probe"), *_HAS_BLMPOP))
+        SERVER.probe(cls.name, partial(_require_new, cls.name, "probe"))
 
     def prepare(self, folder: Path, address: Address, undo: ExitStack) -> None:
         url = SERVER.named_url
@@ -113,4 +117,4 @@ class Redis(FolderBackend):
     def end(self, folder: Path, address: Address) -> None:
         end_services(folder)
         if not SERVER.is_own(folder):
-            _ask(Wire(folder.name, url_of(folder), "destroy"), "UNLINK", *Keys(address).all)
+            ask(folder.name, url_of(folder), "destroy", "UNLINK", *keys_of(address))

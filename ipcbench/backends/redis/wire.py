@@ -1,17 +1,27 @@
-"""A connection to the server, on which replies may be outstanding.
+"""A connection to the server, on which replies may be outstanding, and what both endpoints do with it.
 
 redis-py connects: it knows addresses, passwords and TLS. Then its socket and hiredis' parser, which redis-py uses, too,
 are used directly: a blocked command must be able to stay outstanding when a call times out, or is interrupted.
+
+A signal handler may raise an exception after any call, but not between the step of an iterator in C and the first call
+of a loop's body, nor between assignments: so what was sent, or received, is always counted. Commands count as sent as
+soon as they are packed; if a call is interrupted while it sends them, the next one sends the rest.
 """
 
 from __future__ import annotations
 
 import select
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn
 
-from ipcbench.errors import PeerLost, TransportError, TransportTimeout
+from ipcbench.backend import Address
+from ipcbench.errors import PeerLost, TransportError
+from ipcbench.sync.descriptors import require_descriptors
+from ipcbench.sync.directory import as_transport_errors, channel_token
 from ipcbench.sync.interrupts import is_of_handler
+from ipcbench.sync.peers import PeerEndpoint
+from ipcbench.sync.server import url_of
 from ipcbench.util.clock import now_ns
 
 try:
@@ -23,155 +33,176 @@ else:
     absence = None
 """Why a library is not there; the backend's `probe` says how to install it."""
 
-_CHUNK_BYTES = 2**18
+ANSWER_S = 10.0
+"""How long an answer of a server that does not block may take."""
+PROMPT_NS = 100_000_000
+"""How long it may take if the caller's time-out is shorter."""
+_SLICE_NS = 100_000_000
+"""Longest wait between two looks whether the peers live."""
 _STUCK_S = 30.0
 """How long a server may take nothing of what is sent before the connection is given up."""
-ANSWER_NS = 10_000_000_000
-"""How long an answer of a server that does not block may take."""
-SLICE_NS = 100_000_000
-"""Longest wait between two looks whether the peers live."""
+_CHUNK_BYTES = 2**18
+_DESCRIPTORS = 5
+"""More than an endpoint opens."""
+_NOTHING, _MORE = memoryview(b""), object()
+
+Word = str | bytes | bytearray | memoryview
 
 
-def command(*words: str | bytes) -> bytes:
-    """Return a command as it is sent."""
-    parts = [word.encode() if isinstance(word, str) else word for word in words]
-    return b"*%d\r\n" % len(parts) + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
+def keys_of(address: Address) -> tuple[str, str]:
+    """Return the keys of a channel: of its messages, and of its readers' receipts."""
+    prefix = f"{{{address.channel.name}-{channel_token(address)}}}"  # a cluster keeps what is in braces together
+    return f"{prefix}:messages", f"{prefix}:receipts"
 
 
-class Wire:
-    """A connection.
+def _packed(commands: Sequence[Sequence[Word]]) -> bytes:
+    """Return commands as they are sent; a message is copied once."""
+    pieces: list[Word] = []
+    for words in commands:
+        pieces.append(b"*%d\r\n" % len(words))
+        for word in words:
+            part = word.encode() if isinstance(word, str) else word
+            pieces += (b"$%d\r\n" % len(part), part, b"\r\n")
+    return b"".join(pieces)  # type: ignore[arg-type]
 
-    Attributes:
-        socket: the connected socket.
-        owed: how many replies are outstanding.
-        got: the last reply; None once it was taken.
-        is_cut: whether a `send` was interrupted.
+
+@contextmanager
+def _connected(channel: str, url: str, role: str) -> Iterator[Any]:
+    """Connect, and give redis-py's connection, which is closed at the end unless its socket was taken.
+
+    Raises:
+        OSError: there is no server; the password is wrong; there can be no more connections; it does not answer.
     """
+    name = f"{channel}:{role}"
+    connection: Any = redis.ConnectionPool.from_url(
+        url, protocol=2, client_name=name, socket_timeout=ANSWER_S
+    ).make_connection()
+    connection.retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
+    try:
+        connection.connect()
+        yield connection
+    except redis.RedisError as error:
+        cause = error.__context__
+        if isinstance(cause, OSError) and cause.errno:
+            raise OSError(cause.errno, cause.strerror) from error
+        raise (ConnectionError if isinstance(error, redis.ConnectionError) else OSError)(str(error)) from error
+    finally:
+        connection.disconnect()
 
-    __slots__ = ("_channel", "_gets", "_parser", "_poll", "got", "is_cut", "owed", "socket")
 
-    def __init__(self, channel: str, url: str, role: str) -> None:
-        """Connect.
+def ask(channel: str, url: str, role: str, *words: str) -> Any:
+    """Return the answer to a command that does not block, by a connection of its own.
 
-        Raises:
-            OSError: there is no server; the password is wrong; there can be no more connections.
-        """
-        pool = redis.ConnectionPool.from_url(url, protocol=2, client_name=f"{channel}:{role}")
-        connection: Any = pool.make_connection()
-        connection.retry = redis.retry.Retry(redis.backoff.NoBackoff(), 0)
-        try:
-            connection.connect()
-        except redis.RedisError as error:
-            cause = error.__context__
-            if isinstance(cause, OSError) and cause.errno:
-                raise OSError(cause.errno, cause.strerror) from error
-            raise ConnectionError(str(error)) from error
-        self.socket: Any = connection._sock
-        connection._sock = None  # which it would shut down as garbage
-        self.socket.settimeout(_STUCK_S)
-        self._channel = channel
-        self._parser = hiredis.Reader(notEnoughData=self)
-        self._gets = self._parser.gets
+    Raises:
+        OSError: as `_connected`; or the server refuses the command.
+    """
+    with _connected(channel, url, role) as connection:
+        connection.send_command(*words)
+        return connection.read_response()
+
+
+class RedisEndpoint(PeerEndpoint):
+    """What both endpoints have in common."""
+
+    _unsent, _owed, _number = _NOTHING, 0, 0
+    """What is still to be sent; how many replies are outstanding; the number of the last message."""
+    _got: Any = None
+    """The last reply."""
+
+    def _open(self, undo: ExitStack) -> None:
+        self._messages, self._receipts = keys_of(self._address)
+        self._is_stream = self._channel.delivery == "every_message"
+        with self._reaching_the_server() as url:
+            require_descriptors(_DESCRIPTORS)
+            with _connected(self._channel.name, url, self._liveness.role) as connection:
+                self._socket, connection._sock = connection._sock, None
+        undo.callback(self._drop)
+        self._socket.settimeout(_STUCK_S)
+        self._parser = hiredis.Reader(notEnoughData=_MORE)
         poller = select.poll()
-        poller.register(self.socket, select.POLLIN)
+        poller.register(self._socket, select.POLLIN)
         self._poll = poller.poll
-        self.owed, self.is_cut = 0, False
-        self.got: Any = None
 
-    def request(self, commands: bytes, replies: int) -> None:
-        """Send short commands, which will have so many replies. If this is interrupted, nothing is sent."""
-        self._require_whole()
+    @contextmanager
+    def _reaching_the_server(self) -> Iterator[str]:
+        no_connection = f"no connection to the server of channel {self._channel.name!r}"
+        with as_transport_errors(no_connection):
+            try:
+                yield url_of(self._liveness.directory)
+            except ConnectionError as error:
+                raise PeerLost(f"{no_connection}, which has died: {error}") from error
+
+    def _ask_aside(self, *words: str) -> None:
+        """Ask by another connection, since this one may be blocked."""
+        with self._reaching_the_server() as url:
+            ask(self._channel.name, url, f"{self._liveness.role}-aside", *words)
+
+    def _send(self, *commands: Sequence[Word], number: int = 0) -> None:
+        """Send commands; with the number of a message, if that is in them."""
+        self._flush()
+        packed = memoryview(_packed(commands))
+        self._unsent, self._owed, self._number = packed, self._owed + len(commands), number or self._number
+        self._flush()
+
+    def _flush(self) -> None:
         try:
-            # A signal handler may raise an exception after any call, but not between the step of an iterator in C and
-            # the first call of a loop's body: so what was sent, or received, is always counted.
-            for sent_bytes in map(self.socket.send, (commands,)):
-                self.owed += replies
-                self.is_cut = sent_bytes < len(commands)
+            while self._unsent:
+                for sent_bytes in map(self._socket.send, (self._unsent,)):
+                    self._unsent = self._unsent[sent_bytes:] or _NOTHING
         except OSError as error:
-            self._lost(error)
+            self._lose(error)
 
-    def send(self, pieces: tuple[Any, ...], replies: int) -> None:
-        """Send the pieces of commands. If this is interrupted, the connection is of no use any more."""
-        self._require_whole()
-        self.is_cut = True
-        try:
-            for piece in pieces:
-                self.socket.sendall(piece)
-        except OSError as error:
-            self._lost(error)
-        self.owed += replies
-        self.is_cut = False
-
-    def _require_whole(self) -> None:
-        if self.is_cut:
-            raise TransportError(
-                f"a call of channel {self._channel!r} has not come to its end, maybe in the middle of a message: close "
-                "the endpoint, destroy the channel and make another"
-            )
-
-    def receive(self, until_ns: int | None) -> bool:
-        """Wait for the next reply, for no longer than `SLICE_NS`, and put it into `got`; return whether there is one.
+    def _receive(self, until_ns: int | None) -> bool:
+        """Wait for the next reply, and put it into `_got`; return whether there is one. Where nothing comes, this waits
+        no longer than `_SLICE_NS`, so that the caller looks whether the peers live.
 
         Args:
-            until_ns: on the clock; None for as long as that.
+            until_ns: on the clock; None for as long as something comes.
 
         Raises:
             PeerLost: the server has died.
             TransportError: the reply is an error.
         """
-        last_ns = now_ns() + SLICE_NS
-        if until_ns is not None and until_ns < last_ns:
-            last_ns = until_ns
+        self._flush()
         while True:
-            for reply in map(self._gets, (False,)):
-                if reply is not self:
-                    self.got = reply
-                    self.owed -= 1
-            if reply is not self:
-                if isinstance(reply, Exception):
-                    self.got = None
-                    raise TransportError(f"the server of channel {self._channel!r} refuses: {reply}")
+            for reply in map(self._parser.gets, (False,)):
+                if reply is not _MORE:
+                    self._got, self._owed = reply, self._owed - 1
+            if isinstance(self._got, Exception):
+                self._fail(TransportError(f"the server of channel {self._channel.name!r} refuses: {self._got}"))
+            if reply is not _MORE:
                 return True
-            if self._poll(max(0.0, (last_ns - now_ns()) / 1e6)):
+            now = now_ns()
+            last_ns = now + _SLICE_NS if until_ns is None else min(until_ns, now + _SLICE_NS)
+            if self._poll(max(0.0, (last_ns - now) / 1e6)):
                 self._take()
             elif now_ns() >= last_ns:
                 return False
 
     def _take(self) -> None:
         try:
-            for data in map(self.socket.recv, (_CHUNK_BYTES,)):
+            for data in map(self._socket.recv, (_CHUNK_BYTES,)):
                 self._parser.feed(data)
         except OSError as error:
-            self._lost(error)
+            self._lose(error)
         if not data:
-            self._lost(ConnectionResetError("the server has closed the connection"))
+            self._lose(ConnectionResetError("the server has closed the connection"))
 
-    def _lost(self, error: OSError) -> NoReturn:
+    def _lose(self, error: OSError) -> NoReturn:
+        """Fail for good, unless a signal handler has raised the error."""
         if is_of_handler(error):
             raise error
-        if isinstance(error, TimeoutError):
-            raise TransportError(f"the server of channel {self._channel!r} takes nothing for {_STUCK_S} s") from error
-        self.is_cut = False  # which matters to nobody any more: every later call finds the same
-        raise PeerLost(f"the server of channel {self._channel!r} has died") from error
+        server = f"the server of channel {self._channel.name!r}"
+        is_stuck = isinstance(error, TimeoutError)
+        failure = (
+            TransportError(f"{server} takes nothing for {_STUCK_S} s") if is_stuck else PeerLost(f"{server} has died")
+        )
+        self._refuse(failure)
+        raise failure from error
 
-    def settle(self, until_ns: int | None, take: Callable[[Any], object]) -> None:
-        """Receive all replies that are outstanding, of a server that does not block.
+    def _drop(self) -> None:
+        self._socket.close()
 
-        Raises:
-            TransportTimeout: they have not all come by then.
-        """
-        while self.owed:
-            if self.receive(until_ns):
-                take(self.got)
-            elif until_ns is not None and now_ns() >= until_ns:
-                raise TransportTimeout(f"the server of channel {self._channel!r} does not answer")
-
-    def ask(self, commands: bytes, replies: int = 1) -> Any:
-        """Send commands to a server that does not block, and return its last reply."""
-        self.request(commands, replies)
-        self.settle(now_ns() + ANSWER_NS, bool)
-        return self.got
-
-    def close(self) -> None:
-        """Close this process's socket; twice is fine."""
-        self.socket.close()
+    def _close(self) -> None:
+        with suppress(PeerLost):  # without the server, there is nobody to tell
+            super()._close()
