@@ -6,22 +6,17 @@ from contextlib import ExitStack
 from typing import Any
 
 from ipcbench.backend import PLAIN_TYPES, Message, Reader, Writer, bytes_of
-from ipcbench.backends.redis.wire import ANSWER_S, PROMPT_NS, RedisEndpoint
+from ipcbench.backends.redis.wire import ANSWER_S, GONE, RedisEndpoint
 from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportTimeout
 from ipcbench.spec import ChannelSpec
-from ipcbench.sync.interrupts import uninterrupted
 from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.peers import far_count
-from ipcbench.util.clock import deadline_ns, now_ns, slice_s
+from ipcbench.util.clock import deadline_ns, now_ns
 
-_GONE = 10**15
-"""Count of messages read of a reader that has closed, so that it never holds the writer back."""
 _MESSAGE, _END = "message", "end"
 """Names of the field of an entry."""
 _MOST_BULK, _BULK_BYTES = 64, 2**20
 _MOST_RECEIPTS = "1000"
-_WAIT_S, _LEAST_WAIT_S = 0.1, 0.001
-"""How long a writer has the server wait for receipts; 0 would be for ever."""
 
 
 def _credit(channel: ChannelSpec) -> tuple[int, int]:
@@ -40,6 +35,7 @@ class RedisReader(RedisEndpoint, Reader):
         super()._open(undo)
         self._read_next = "XREAD", "COUNT", f"{_credit(self._channel)[1]}", "BLOCK", "0", "STREAMS", self._messages
         self._entries: list[Any] = []
+        self._peers = {"writer": 0}
 
     def read(self, timeout_s: float | None = None) -> memoryview:
         self._require_usable()
@@ -57,29 +53,16 @@ class RedisReader(RedisEndpoint, Reader):
         return view
 
     def _fetch(self, timeout_s: float | None) -> None:
-        """Say how much was read, and wait for more. The answer to the first says that the server has looked whether
-        there is something.
-        """
+        """Say how much was read, and wait for more."""
         deadline = deadline_ns(timeout_s)
         if not self._owed and self._got is None:
             receipt = "RPUSH", self._receipts, f"{self._liveness.role} {self._number}"
             self._send(receipt, (*self._read_next, f"{self._number}-0"))
         while self._owed:
-            until = deadline if deadline is None or self._owed == 1 else max(deadline, now_ns() + PROMPT_NS)
-            if not self._receive(until):
-                if until is not None and now_ns() >= until:
-                    raise self._timed_out("no message in", timeout_s)
-                self._check_writer()
+            self._await_reply("no message in", timeout_s, deadline)
         ((_, entries),) = self._got
         entries = entries[::-1]
         self._entries, self._got = entries, None
-
-    def _check_writer(self) -> None:
-        """Raise PeerLost if the writer has died and the server has nothing of it any more, not even its end."""
-        if self._liveness.is_check_due() and self._liveness.is_gone("writer"):
-            uninterrupted(lambda: self._ask_aside("PING"))  # what the server got before has been answered, too
-            if not self._receive(None):
-                self._fail(self._lost())
 
     def fileno(self) -> int:
         self._require_open()
@@ -87,7 +70,7 @@ class RedisReader(RedisEndpoint, Reader):
 
     def _say_goodbye(self) -> None:
         if self._liveness.is_current():
-            self._ask_aside("RPUSH", self._receipts, f"{self._liveness.role} {_GONE}")
+            self._ask_aside("RPUSH", self._receipts, f"{self._liveness.role} {GONE}")
 
 
 class RedisWriter(RedisEndpoint, Writer):
@@ -97,9 +80,8 @@ class RedisWriter(RedisEndpoint, Writer):
         super()._open(undo)
         channel = self._channel
         self._limit_bytes = channel.max_message_bytes
-        self._window = _credit(channel)[0] if self._is_stream else _GONE
-        self._read = dict.fromkeys(reader_roles(channel), 0)
-        """Role of a reader → how many messages it has read."""
+        self._window = _credit(channel)[0] if self._is_stream else GONE
+        self._peers = dict.fromkeys(reader_roles(channel), 0)
         self._least_read = 0
         self._pop = "1", self._receipts, "LEFT", "COUNT", _MOST_RECEIPTS
 
@@ -109,7 +91,7 @@ class RedisWriter(RedisEndpoint, Writer):
         self._require_usable()
         if len(message) > self._limit_bytes:
             raise MessageTooLarge(len(message), self._limit_bytes)
-        self._take_replies(0)
+        self._take_replies()
         if not self._has_room():
             self._make_room(timeout_s)
         number = self._number + 1
@@ -120,10 +102,10 @@ class RedisWriter(RedisEndpoint, Writer):
     def _has_room(self) -> bool:
         return self._number - self._least_read < self._window
 
-    def _take_replies(self, until_ns: int) -> None:
-        """Take the replies that come until then."""
+    def _take_replies(self) -> None:
+        """Take the replies that have come."""
         self._learn()  # again, in case that a call was interrupted before it did
-        while self._owed and self._receive(until_ns):
+        while self._owed and self._receive(0):
             self._learn()
 
     def _learn(self) -> None:
@@ -131,44 +113,26 @@ class RedisWriter(RedisEndpoint, Writer):
         if type(self._got) is list:
             for receipt in self._got[1]:
                 role, _, count = receipt.decode().partition(" ")
-                self._read[role] = max(self._read[role], int(count))  # the last one overtakes on its own connection
-            self._least_read = min(self._read.values())
+                self._peers[role] = max(self._peers[role], int(count))  # the last one may overtake others
+            self._least_read = min(self._peers.values())
 
     def _make_room(self, timeout_s: float | None) -> None:
         """Wait until the slowest reader is less than a window behind."""
         deadline = deadline_ns(timeout_s)
         while not self._has_room():
-            left_s = slice_s(deadline, _WAIT_S)
             if not self._owed:
-                self._send(("BLMPOP", f"{max(left_s, _LEAST_WAIT_S):.3f}", *self._pop))
-            self._take_replies(now_ns() + int(left_s * 1e9) + PROMPT_NS)
-            if not self._has_room():
-                if not self._owed and self._got is None:
-                    self._check_readers()
-                if not left_s:
-                    raise self._timed_out("no room in", timeout_s)
-
-    def _check_readers(self) -> None:
-        """Raise PeerLost if one is gone of which there is no last receipt. It came before the lock was released, and
-        `is_gone` has found that before the server was asked.
-        """
-        if self._liveness.is_check_due():
-            for role, count in self._read.items():
-                if count < _GONE and self._liveness.is_gone(role):
-                    self._fail(self._lost(role))
-
-    def _settle(self) -> None:
-        """Wait for all replies that are outstanding."""
-        deadline = now_ns() + int(ANSWER_S * 1e9)
-        while self._owed:
-            if not self._receive(deadline) and now_ns() >= deadline:
-                raise TransportTimeout(f"the server of channel {self._channel.name!r} does not answer")
+                self._send(("PING",), ("BLMPOP", "0", *self._pop))
+            self._await_reply("no room in", timeout_s, deadline)
+            self._learn()
 
     def _say_goodbye(self) -> None:
         """Tell the readers that the stream ends; one of which the server has refused something ends by the release of
         the lock.
         """
-        if self._failure is None and self._liveness.is_current():
-            self._settle()  # first: a message that is refused raises here
-            self._send(("XADD", self._messages, f"{self._number + 1}-0", _END, ""))
-            self._settle()
+        if self._failure is not None or not self._liveness.is_current():
+            return
+        deadline = now_ns() + int(ANSWER_S * 1e9)
+        while self._owed > 1:  # all but LMPOP or BLMPOP; a message that is refused raises here
+            if not self._receive(deadline) and now_ns() >= deadline:
+                raise TransportTimeout(f"the server of channel {self._channel.name!r} does not answer")
+        self._ask_aside("XADD", self._messages, f"{self._number + 1}-0", _END, "")

@@ -19,7 +19,7 @@ from ipcbench.backend import Address
 from ipcbench.errors import PeerLost, TransportError
 from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.directory import as_transport_errors, channel_token
-from ipcbench.sync.interrupts import is_of_handler
+from ipcbench.sync.interrupts import is_of_handler, uninterrupted
 from ipcbench.sync.peers import PeerEndpoint
 from ipcbench.sync.server import url_of
 from ipcbench.util.clock import now_ns
@@ -35,12 +35,14 @@ else:
 
 ANSWER_S = 10.0
 """How long an answer of a server that does not block may take."""
-PROMPT_NS = 100_000_000
+_PROMPT_NS = 100_000_000
 """How long it may take if the caller's time-out is shorter."""
 _SLICE_NS = 100_000_000
 """Longest wait between two looks whether the peers live."""
 _STUCK_S = 30.0
 """How long a server may take nothing of what is sent before the connection is given up."""
+GONE = 10**15
+"""Count of messages read of a reader that has closed, so that it never holds the writer back."""
 _CHUNK_BYTES = 2**18
 _DESCRIPTORS = 5
 """More than an endpoint opens."""
@@ -108,6 +110,8 @@ class RedisEndpoint(PeerEndpoint):
     """What is still to be sent; how many replies are outstanding; the number of the last message."""
     _got: Any = None
     """The last reply."""
+    _peers: dict[str, int]
+    """Role of a peer → how many messages it has read, if it is a reader."""
 
     def _open(self, undo: ExitStack) -> None:
         self._messages, self._receipts = keys_of(self._address)
@@ -178,6 +182,30 @@ class RedisEndpoint(PeerEndpoint):
                 self._take()
             elif now_ns() >= last_ns:
                 return False
+
+    def _await_reply(self, what: str, timeout_s: float | None, deadline: int | None) -> None:
+        """Wait for the next reply. All but the last are of commands that do not block: they are awaited a little even
+        if no time is left, as they say that the server has looked whether there is something for the last.
+
+        Raises:
+            TransportTimeout: there is `what` within `timeout_s`, which end at `deadline`.
+            PeerLost: a peer has died, and the server has nothing of it any more, not even its end.
+        """
+        until = deadline if deadline is None or self._owed == 1 else max(deadline, now_ns() + _PROMPT_NS)
+        while not self._receive(until):
+            if dead := self._first_gone():
+                uninterrupted(lambda: self._ask_aside("PING"))  # what the server got before has been answered, too
+                if self._receive(None):
+                    return
+                self._fail(self._lost(dead))
+            if until is not None and now_ns() >= until:
+                raise self._timed_out(what, timeout_s)
+
+    def _first_gone(self) -> str | None:
+        if not self._liveness.is_check_due():
+            return None
+        gone = (role for role, count in self._peers.items() if count < GONE and self._liveness.is_gone(role))
+        return next(gone, None)
 
     def _take(self) -> None:
         try:
