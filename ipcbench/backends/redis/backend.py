@@ -9,7 +9,7 @@ read (MINID). Of `latest_value`, it drops all older values. The end is an entry 
 Flow control is by credit: before it asks for more, a reader pushes a receipt, how many messages it has read, to the
 list of all readers' receipts. With each message the writer pops what is there, and does not wait for the answer. When
 the slowest reader is too far behind, it waits for receipts by BLMPOP, which also stays outstanding when a call times
-out. Who closes pushes a last receipt, or adds the end, by another connection, since its own may be blocked.
+out. A reader that closes pushes a last receipt, by another connection, since its own may be blocked.
 
 Deaths are found by endpoint locks, as with other transports: they cost the server nothing, and the kernel releases them
 before any time-out. The names of connections (CLIENT LIST) are for people.

@@ -13,7 +13,7 @@ from ipcbench.sync.locks import reader_roles
 from ipcbench.sync.peers import far_count
 from ipcbench.util.clock import deadline_ns, now_ns
 
-_MESSAGE, _END = "message", "end"
+_MESSAGE, _END = b"message", b"end"
 """Names of the field of an entry."""
 _MOST_BULK, _BULK_BYTES = 64, 2**20
 _MOST_RECEIPTS = "1000"
@@ -43,7 +43,7 @@ class RedisReader(RedisEndpoint, Reader):
             self._fetch(timeout_s)
         identity, (kind, message) = self._entries[-1]
         number = int(identity.removesuffix(b"-0"))
-        if kind == _END.encode():
+        if kind == _END:
             self._fail(EndOfStream(f"channel {self._channel.name!r} has ended"))
         if self._is_stream and number > self._number + 1:
             self._fail(PeerLost(f"the server of channel {self._channel.name!r} has refused a message of its writer"))
@@ -121,7 +121,7 @@ class RedisWriter(RedisEndpoint, Writer):
         deadline = deadline_ns(timeout_s)
         while not self._has_room():
             if not self._owed:
-                self._send(("PING",), ("BLMPOP", "0", *self._pop))
+                self._send(("PING",), ("BLMPOP", "0", *self._pop))  # the answer to PING comes although there is none
             self._await_reply("no room in", timeout_s, deadline)
             self._learn()
 
@@ -129,10 +129,18 @@ class RedisWriter(RedisEndpoint, Writer):
         """Tell the readers that the stream ends; one of which the server has refused something ends by the release of
         the lock.
         """
-        if self._failure is not None or not self._liveness.is_current():
-            return
+        if self._failure is None and self._liveness.is_current():
+            self._settle()  # first: a message that is refused raises here
+            end = "XADD", self._messages, f"{self._number + 1}-0", _END, ""
+            if self._owed and not self._has_room():
+                self._ask_aside(*end)  # since BLMPOP blocks this connection
+            else:
+                self._send(end, ("PING",))
+                self._settle()
+
+    def _settle(self) -> None:
+        """Wait for all replies but the last, which is never that to a message."""
         deadline = now_ns() + int(ANSWER_S * 1e9)
-        while self._owed > 1:  # all but LMPOP or BLMPOP; a message that is refused raises here
+        while self._owed > 1:
             if not self._receive(deadline) and now_ns() >= deadline:
                 raise TransportTimeout(f"the server of channel {self._channel.name!r} does not answer")
-        self._ask_aside("XADD", self._messages, f"{self._number + 1}-0", _END, "")

@@ -92,7 +92,7 @@ def _connected(channel: str, url: str, role: str) -> Iterator[Any]:
         connection.disconnect()
 
 
-def ask(channel: str, url: str, role: str, *words: str) -> Any:
+def ask(channel: str, url: str, role: str, *words: str | bytes) -> Any:
     """Return the answer to a command that does not block, by a connection of its own.
 
     Raises:
@@ -107,7 +107,7 @@ class RedisEndpoint(PeerEndpoint):
     """What both endpoints have in common."""
 
     _unsent, _owed, _number = _NOTHING, 0, 0
-    """What is still to be sent; how many replies are outstanding; the number of the last message."""
+    """What is still to be sent; how many replies are outstanding; the number of the last message written, or read."""
     _got: Any = None
     """The last reply."""
     _peers: dict[str, int]
@@ -136,7 +136,7 @@ class RedisEndpoint(PeerEndpoint):
             except ConnectionError as error:
                 raise PeerLost(f"{no_connection}, which has died: {error}") from error
 
-    def _ask_aside(self, *words: str) -> None:
+    def _ask_aside(self, *words: str | bytes) -> None:
         """Ask by another connection, since this one may be blocked."""
         with self._reaching_the_server() as url:
             ask(self._channel.name, url, f"{self._liveness.role}-aside", *words)
@@ -188,7 +188,7 @@ class RedisEndpoint(PeerEndpoint):
         if no time is left, as they say that the server has looked whether there is something for the last.
 
         Raises:
-            TransportTimeout: there is `what` within `timeout_s`, which end at `deadline`.
+            TransportTimeout: none has come by `deadline`; the message begins with `what`, and says `timeout_s`.
             PeerLost: a peer has died, and the server has nothing of it any more, not even its end.
         """
         until = deadline if deadline is None or self._owed == 1 else max(deadline, now_ns() + _PROMPT_NS)
