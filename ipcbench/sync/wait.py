@@ -225,7 +225,7 @@ class Waiter:
             yields still competes with one that copies.
         adapts: whether `auto` stops to poll if that does not pay. It never does without a doorbell, since a nap takes
             longer than polling.
-        check_peers: called before every sleep and about every `SLICE_NS` while polling; raises if waiting is pointless.
+        check_peers: called about every `SLICE_NS`; raises if waiting is pointless.
 
     Attributes:
         looks: a range of the looks that may precede `until`; empty if the endpoint should not spin now.
@@ -371,7 +371,7 @@ class Waiter:
                 next_check_ns = now + SLICE_NS
 
     def _sleep(self, ready: Callable[[], bool], deadline: int | None) -> bool:
-        nap_ns = 50_000
+        nap_ns, next_check_ns = 50_000, now_ns() + SLICE_NS
         try:
             while True:
                 self._arm()
@@ -380,7 +380,10 @@ class Waiter:
                 now = now_ns()
                 if deadline is not None and now >= deadline:
                     return False
-                left = SLICE_NS if deadline is None else min(SLICE_NS, deadline - now)
+                if now >= next_check_ns:  # also if a peer that lives rings again and again, and another one has died
+                    self._check_peers()
+                    next_check_ns = now + SLICE_NS
+                left = (next_check_ns if deadline is None else min(next_check_ns, deadline)) - now
                 if self._doorbell is not None:
                     self._doorbell.sleep(left)
                 else:
@@ -388,7 +391,5 @@ class Waiter:
                     nap_ns = min(2 * nap_ns, 1_000_000)
                 if ready():
                     return True
-                if now_ns() - now >= left or self._doorbell is None:
-                    self._check_peers()
         finally:
             self._disarm()

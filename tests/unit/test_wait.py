@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 import ipcbench.sync.wait
 from ipcbench.backend import Waits
-from ipcbench.errors import TransportTimeout
+from ipcbench.errors import PeerLost, TransportTimeout
 from ipcbench.registry import get_backend
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.wait import Attempts, Doorbell, Waiter
@@ -238,6 +239,28 @@ def test_a_fixed_strategy_never_changes(peer: Peer, strategy: str, looks: int, e
         total += expected
     assert waiter.waits == total
     assert waiter.looks == before
+
+
+def test_a_peer_that_rings_again_and_again_does_not_hide_that_another_has_died(peer: Peer) -> None:
+    """A reader with nothing to read rings at a writer that sleeps, which then slept until its time-out."""
+    stopped = threading.Event()
+
+    def ring() -> None:
+        while not stopped.wait(0.001):
+            peer.bell.ring()
+
+    def check() -> None:
+        raise PeerLost("another reader has died")
+
+    ringer, deadline = threading.Thread(target=ring), now_ns() + 20 * 10**9
+    ringer.start()
+    try:
+        with pytest.raises(PeerLost):
+            peer.waiter("block", check_peers=check, arm=lambda: None).until(lambda: False, deadline)
+        assert now_ns() < deadline
+    finally:
+        stopped.set()
+        ringer.join()
 
 
 def test_waits_of_a_span_are_the_difference() -> None:
