@@ -28,8 +28,8 @@ MAX_HALVES_RATIO = 0.25
 """A window whose halves differ by more than this (rate when saturated, median latency when paced) is unsteady."""
 
 MAX_BACKLOG_RATIO = 0.01
-"""A paced trial whose writer stayed behind its schedule by more than this share of the window has failed if the writer
-could not catch up. If it only ended behind, the trial is marked."""
+"""A paced trial that stayed behind its schedule by more than this share of the window has failed if it could not catch
+up. If the writer only ended behind, the trial is marked."""
 
 _MIN_FOR_HALVES = 20
 _MOMENTS = ("intended_ns", "sent_ns", "received_ns", "heard-")
@@ -353,31 +353,58 @@ class Digest:
         parts = np.split(self._columns[0]["sent_ns"], np.cumsum(self.turn_counts())[:-1])
         return float(sum(part[-1] - part[0] for part in parts if len(part)))
 
-    def backlog_ns(self) -> float:
-        """Return how far behind its schedule a paced writer stayed: the least send delay of the window's last quarter.
-
-        With turns, it is the median over them, each with its own last quarter.
-        """
-        turns = self._delays_by_turn()
-        return float(np.median([turn[-max(1, len(turns[0]) // 4) :].min() for turn in turns])) if turns else 0.0
-
     def late_stall_ns(self) -> float:
         """Return the last send delay of a paced window, or the median over its turns, if it is not small; else 0."""
         turns = self._delays_by_turn()
         last_ns = float(np.median([turn[-1] for turn in turns])) if turns else 0.0
         return last_ns if last_ns > self._max_backlog_ns() else 0.0
 
-    def held_rate_per_s(self, waited_ns: float = 0.0) -> float | None:
-        """Return the rate that the writer held while behind, if it stayed behind and could not catch up; else None.
+    def missed_rate(self, waited_ns: float = 0.0) -> str:
+        """Return in a line which rate was held instead of the one that was offered; empty if that was held, or could be
+        but for a stall.
+
+        Beside the writer's delays those with which messages arrive are looked at: where much fits between the writer
+        and a reader, a queue grows for long before the writer is late.
 
         Args:
             waited_ns: for how long neighbours kept an endpoint from a core, see `held_ratio`.
         """
-        if self.backlog_ns() <= self._max_backlog_ns():
-            return None
-        columns = self._columns[0]
-        ratio = held_ratio(columns["intended_ns"], columns["sent_ns"], columns["write_ns"], waited_ns)
-        return ratio * self._trial.rate_per_s if ratio < 1.0 else None
+        for said, due, came, took in self._delays() if self._trial.is_paced else ():
+            backlog_ns = self._backlog_ns(due, came)
+            ratio = held_ratio(due, came, took, waited_ns) if backlog_ns > self._max_backlog_ns() else 1.0
+            if ratio < 1.0:
+                rates = f"{ratio * self._trial.rate_per_s:.4g} of {self._trial.rate_per_s:.4g} messages/s"
+                return f"the rate was not held: {rates}; {said.format(format_significant(backlog_ns / 1e6))}"
+        return ""
+
+    def _delays(self) -> Iterator[tuple[str, Column, Column, Column]]:
+        """Yield for the writer, and for what arrives: how its backlog is told, in ms; when each message was due, when
+        its turn came, and how long it took. What arrives is due as long after its time as the quickest message took.
+        """
+        writer = self._columns[0]
+        yield "the writer ended {} ms behind its schedule", writer["intended_ns"], writer["sent_ns"], writer["write_ns"]
+        for index in self._latency if self._trial.delivery == "every_message" else ():
+            due, came = writer["intended_ns"], writer.get(f"heard-{index - 1}_ns")
+            what = f"replies of {role_of(index)} came"
+            if came is None:
+                inside, places = self._joined(index)
+                due, came = due[places], self._columns[index]["received_ns"][inside]
+                what = f"messages came to {role_of(index)}"
+            if len(due):
+                said = f"at the end {what} {{}} ms later than the quickest, and ever later"
+                yield said, due, came - (came - due).min(), np.zeros_like(due)
+
+    def _backlog_ns(self, due: Column, came: Column) -> float:
+        """Return how late the messages stayed: the least delay of the window's last quarter; of turns, the median of
+        theirs.
+        """
+        ends = np.cumsum(self.turn_counts())[:-1]
+        turns = [
+            turn
+            for turn in np.split(came - due, np.searchsorted(due, self._columns[0]["intended_ns"][ends]))
+            if len(turn)
+        ]
+        return float(np.median([turn[-max(1, len(turns[0]) // 4) :].min() for turn in turns])) if turns else 0.0
 
     def _delays_by_turn(self) -> list[Column]:
         """Return the send delays of a paced trial, by turn; empty in other modes."""
@@ -417,8 +444,7 @@ def judge(
     trial: TrialSpec,
     endpoints: tuple[EndpointResult, ...],
     total_count: int,
-    held_per_s: float | None,
-    backlog_ns: float,
+    missed_rate: str,
     impossible: str,
 ) -> tuple[Status, str]:
     """Return the status of a trial that ran to its end, and the reason if it failed.
@@ -430,8 +456,7 @@ def judge(
         trial: what was asked for.
         endpoints: the record of each endpoint, the writer first.
         total_count: messages of all phases that the writer says it sent.
-        held_per_s: the rate that the writer held, if it could not hold the offered one; else None.
-        backlog_ns: how far behind its schedule the writer stayed.
+        missed_rate: which rate was held instead of the offered one; empty if that was.
         impossible: which message was received before it was sent; empty if none was.
     """
     for reader in endpoints[1:]:
@@ -444,14 +469,8 @@ def judge(
             return "failed", str(error)
         if not reader.messages_count:
             return "failed", f"{reader.role} saw no message of the measured window"
-    if impossible:
-        return "failed", impossible
-    if held_per_s is not None:
-        return "failed", (
-            f"the rate was not held: {held_per_s:.4g} of {trial.rate_per_s:.4g} messages/s; the writer ended "
-            f"{format_significant(backlog_ns / 1e6)} ms behind its schedule"
-        )
-    return "ok", ""
+    reason = impossible or missed_rate
+    return ("failed", reason) if reason else ("ok", "")
 
 
 def failed_trial(trial: TrialSpec, trial_id: int, reason: str, started_unix_s: float) -> TrialResult:

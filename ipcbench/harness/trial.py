@@ -382,8 +382,7 @@ class Trial:
         # an endpoint also waits for its peers, and gives its core up to them; neighbours take no more than their share
         share = min(1.0, self._trial.neighbours / (os.cpu_count() or 1) + (others_cpu_ratio or 0.0))
         waited_ns = min(1e9 * longest_wait_s(endpoints), share * digest.sending_ns())
-        held_per_s = digest.held_rate_per_s(waited_ns)
-        status, reason = judge(self._trial, endpoints, total, held_per_s, digest.backlog_ns(), digest.impossible())
+        status, reason = judge(self._trial, endpoints, total, digest.missed_rate(waited_ns), digest.impossible())
         notes = []
         if not (answers[0]["facts"]["steady"] and all(endpoint.steady for endpoint in endpoints)):
             notes.append("unsteady")
