@@ -9,6 +9,8 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice, product
+from math import prod
 from pathlib import Path
 
 import msgspec
@@ -22,8 +24,14 @@ SLURM = "slurm"
 _OPTION = "--hosts"
 _ALLOWED = "names of hosts (a,b,c), the path of a hostfile or of a TOML inventory, or `slurm` within an allocation"
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:_@-]*[A-Za-z0-9])?")
-_HOSTFILE_LINE = re.compile(r"(?P<name>[^\s:]+)(?:\s+slots\s*=\s*(?P<slots>\d+)|:(?P<count>\d+))?\s*(?:#.*)?")
-_RANGES = re.compile(r"(?P<before>[^\[\],]*)(?:\[(?P<ranges>[\d,-]+)\])?(?P<after>[^\[\],]*)(?:,|$)")
+_HOSTFILE_LINE = re.compile(r"(?P<name>[^\s:]+)(?:\s+slots\s*=\s*(?P<slots>\d{1,9})|:(?P<count>\d{1,9}))?\s*(?:#.*)?")
+_SLURM_VARIABLE = "SLURM_JOB_NODELIST"
+_SLURM_WORDS = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
+_SLURM_RANGE = r"\d{1,18}(?:-\d{1,18})?"
+_SLURM_WORD = re.compile(rf"(?:[^\[\]]|\[{_SLURM_RANGE}(?:,{_SLURM_RANGE})*\])+")
+_SLURM_BRACKETS = re.compile(r"\[([^\]]*)\]")
+_MOST_HOSTS, _MOST_SLOTS = 10_000, 100_000
+_TOO_MANY = f"at most {_MOST_HOSTS:,} hosts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +72,13 @@ def read_hosts(text: str) -> tuple[Host, ...]:
     path = Path(text)
     if text == SLURM:
         hosts = [Host(name) for name in _slurm_names()]
-    elif path.suffix == ".toml" or "/" in text or path.is_file():
-        with as_store_errors(path):
-            content = path.read_text()
+    elif path.suffix == ".toml" or "/" in text or os.path.isfile(text):  # Path.is_file raises for a text too long
+        content = _content(path)
         hosts = _of_toml(content, text) if path.suffix == ".toml" else _of_hostfile(content, text)
     else:
         hosts = [Host(name.strip()) for name in text.split(",")]
+    if len(hosts) > _MOST_HOSTS:
+        raise ConfigError(_OPTION, text, _TOO_MANY)
     for host in hosts:
         if not _NAME.fullmatch(host.name):
             raise ConfigError(_OPTION, host.name, _ALLOWED)
@@ -79,14 +88,26 @@ def read_hosts(text: str) -> tuple[Host, ...]:
     return tuple(hosts)
 
 
+def _content(path: Path) -> str:
+    with as_store_errors(path):
+        content = path.read_bytes()
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ConfigError(_OPTION, str(path), f"a file in UTF-8, which line {line} of this one is not") from error
+
+
 def _of_toml(content: str, path: str) -> list[Host]:
     try:
         read = msgspec.convert(tomllib.loads(content), _Inventory)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
-        raise ConfigError(_OPTION, path, f"a TOML file with a table [hosts.NAME] each ({error})") from error
+    except (ValueError, RecursionError, msgspec.ValidationError) as error:
+        is_clear = isinstance(error, tomllib.TOMLDecodeError | msgspec.ValidationError)
+        why = str(error) if is_clear else "a number is too long, or tables are nested too deeply"
+        raise ConfigError(_OPTION, path, f"a TOML file with a table [hosts.NAME] each ({why})") from error
     for name, table in read.hosts.items():
-        if table.slots < 1:
-            raise ConfigError(f"{path}: hosts.{name}.slots", table.slots, "1 or more")
+        if not 1 <= table.slots <= _MOST_SLOTS:
+            raise ConfigError(f"{path}: hosts.{name}.slots", table.slots, f"1 to {_MOST_SLOTS:,}")
     return [Host(name, table.python, table.slots, table.address) for name, table in read.hosts.items()]
 
 
@@ -97,31 +118,50 @@ def _of_hostfile(content: str, path: str) -> list[Host]:
             continue
         match = _HOSTFILE_LINE.fullmatch(line.strip())
         slots = int(match["slots"] or match["count"] or 1) if match else 0
-        if match is None or slots < 1:
-            raise ConfigError(f"{path}: line {number}", line, "a host: `a`, `a slots=4` or `a:4`")
+        if match is None or not 1 <= slots <= _MOST_SLOTS:
+            allowed = f"a host with 1 to {_MOST_SLOTS:,} slots: `a`, `a slots=4` or `a:4`"
+            raise ConfigError(f"{path}: line {number}", line, allowed)
         hosts.append(Host(match["name"], slots=slots))
     return hosts
 
 
 def _slurm_names() -> list[str]:
-    listed = os.environ.get("SLURM_JOB_NODELIST", "")
+    listed = os.environ.get(_SLURM_VARIABLE, "")
     if not listed:
-        raise ConfigError(_OPTION, SLURM, "this only within an allocation: SLURM_JOB_NODELIST is not set")
+        raise ConfigError(_OPTION, SLURM, f"this only within an allocation: {_SLURM_VARIABLE} is not set")
     return expanded(listed)
 
 
 def expanded(nodes: str) -> list[str]:
-    """Return the names in a Slurm list of nodes: `a[1-3,07],b` is a1, a2, a3, a07, b."""
+    """Return the names in a Slurm list of nodes: `a[1-3,07],b` is a1, a2, a3, a07, b.
+
+    Raises:
+        ConfigError: it is none, or has too many names.
+    """
     names: list[str] = []
-    for match in _RANGES.finditer(nodes):
-        if match["ranges"] is None:
-            names += [match["before"]] if match["before"] else []
-            continue
-        for part in match["ranges"].split(","):
-            low, _, high = part.partition("-")
-            numbers = range(int(low), int(high or low) + 1)
-            names += [f"{match['before']}{number:0{len(low)}}{match['after']}" for number in numbers]
+    for word in _SLURM_WORDS.findall(nodes):
+        if not _SLURM_WORD.fullmatch(word):
+            raise ConfigError(_SLURM_VARIABLE, word, "a name, with ranges in brackets if need be: a[1-3,07]")
+        parts = _SLURM_BRACKETS.split(word)  # texts and, between them, what is in brackets
+        choices = [_numbers(part, word) if index % 2 else [part] for index, part in enumerate(parts)]
+        if len(names) + prod(map(len, choices)) > _MOST_HOSTS:
+            raise ConfigError(_SLURM_VARIABLE, word, _TOO_MANY)
+        names += map("".join, product(*choices))
     return names
+
+
+def _numbers(ranges: str, word: str) -> list[str]:
+    """Return the numbers in the brackets of a word of a Slurm list, each as long as the first of its range."""
+    numbers: list[str] = []
+    for part in ranges.split(","):
+        low, _, high = part.partition("-")
+        first, last = int(low), int(high or low)
+        if last < first:
+            raise ConfigError(_SLURM_VARIABLE, word, f"ranges from low to high, which {part} is not")
+        if len(numbers) + last - first >= _MOST_HOSTS:
+            raise ConfigError(_SLURM_VARIABLE, word, _TOO_MANY)
+        numbers += [f"{number:0{len(low)}}" for number in range(first, last + 1)]
+    return numbers
 
 
 def place(rule: str, hosts: Sequence[Host], endpoints: int) -> tuple[int, ...]:
@@ -140,12 +180,12 @@ def place(rule: str, hosts: Sequence[Host], endpoints: int) -> tuple[int, ...]:
     if rule == "spread":
         return tuple(index % len(hosts) for index in range(endpoints))
     if rule == "pack":
-        slots = [number for number in numbers for _ in range(hosts[number].slots)]
+        slots = tuple(islice((number for number in numbers for _ in range(hosts[number].slots)), endpoints))
         if len(slots) < endpoints:
             raise ConfigError(
                 "--place", rule, f"hosts with {endpoints} slots, a line `NAME slots=N` each in a hostfile"
             )
-        return tuple(slots[:endpoints])
+        return slots
     key, _, name = rule.partition("=")
     names = [host.name for host in hosts]
     if key != "writer":

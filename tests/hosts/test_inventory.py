@@ -36,6 +36,7 @@ def test_names_files_and_allocations(tmp_path, monkeypatch) -> None:
         ("a,b", ["a", "b"]),
         ("n[1-3]", ["n1", "n2", "n3"]),
         ("n[1,3-4,07]x,b", ["n1x", "n3x", "n4x", "n07x", "b"]),
+        ("a[1-2]b[1-2]", ["a1b1", "a1b2", "a2b1", "a2b2"]),
     ],
 )
 def test_lists_of_nodes_as_slurm_writes_them(nodes, found) -> None:
@@ -50,11 +51,16 @@ def test_lists_of_nodes_as_slurm_writes_them(nodes, found) -> None:
         ("-o,b", None, ["'-o'"]),
         ("a;reboot", None, ["a;reboot"]),
         ("slurm", None, ["SLURM_JOB_NODELIST is not set"]),
-        ("lab.toml", "[hosts.a]\nslots = 0", ["hosts.a.slots", "1 or more"]),
+        ("lab.toml", "[hosts.a]\nslots = 0", ["hosts.a.slots", "1 to 100,000"]),
+        ("lab.toml", "[hosts.a]\nslots = 99999999999", ["hosts.a.slots", "1 to 100,000"]),
+        pytest.param("lab.toml", f"[hosts.a]\nslots = {'1' * 5_000}", ["lab.toml", "too long"], id="digits in TOML"),
         ("lab.toml", "[hosts.a]\nslot = 1", ["[hosts.NAME]", "slot"]),
         ("lab.toml", "hosts", ["[hosts.NAME]"]),
         ("hosts", "a b", ["line 1", "'a b'", "slots=4"]),
         ("hosts", "a slots=0", ["line 1"]),
+        ("hosts", "a slots=100001", ["line 1", "1 to 100,000 slots"]),
+        pytest.param("hosts", f"a slots={'1' * 5_000}", ["line 1", "1 to 100,000 slots"], id="digits"),
+        pytest.param(",".join(f"a{number}" for number in range(10_001)), None, ["at most 10,000"], id="many hosts"),
         ("hosts", "# none", ["names of hosts"]),
     ],
 )
@@ -66,6 +72,37 @@ def test_bad_inventories_are_refused(text, content, words, tmp_path, monkeypatch
     with pytest.raises(ConfigError) as refused:
         read_hosts(text)
     assert all(word in str(refused.value) for word in words), refused.value
+
+
+@pytest.mark.parametrize("name", ["hosts", "lab.toml"])
+def test_a_file_that_is_not_utf_8_is_refused(name, tmp_path) -> None:
+    (tmp_path / name).write_bytes(b"# all\n# Z\xfcrich\n")
+    with pytest.raises(ConfigError, match=f"{name}' is not valid; allowed: a file in UTF-8, which line 2"):
+        read_hosts(str(tmp_path / name))
+
+
+def test_names_may_be_longer_together_than_the_name_of_a_file() -> None:
+    listed = [f"gpu-{number}.laboratory" for number in range(40)]
+    assert names(",".join(listed)) == listed
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ("b,a[1-", ["'a[1-'", "a[1-3,07]"]),
+        ("a[1-],b", ["'a[1-]'"]),
+        ("a[]", ["'a[]'"]),
+        ("a1]", ["'a1]'"]),
+        ("a[3-1]", ["'a[3-1]'", "low to high"]),
+        ("a[1-100000000]", ["at most 10,000 hosts"]),
+        ("a[1-200]b[1-200]", ["at most 10,000 hosts"]),
+        ("a[1-9999],b[1-2]", ["'b[1-2]'", "at most 10,000 hosts"]),
+    ],
+)
+def test_bad_lists_of_nodes_are_refused(nodes, words) -> None:
+    with pytest.raises(ConfigError) as refused:
+        expanded(nodes)
+    assert all(word in str(refused.value) for word in ["SLURM_JOB_NODELIST", *words]), refused.value
 
 
 def test_a_file_that_is_not_there_is_said(tmp_path) -> None:
