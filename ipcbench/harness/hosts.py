@@ -14,6 +14,7 @@ from ipcbench.harness.group import VERBS, Group
 from ipcbench.harness.variants import Contender, Field
 from ipcbench.hosts.inventory import Host, place
 from ipcbench.hosts.launchers import LAUNCHERS
+from ipcbench.hosts.published import Unnamed
 from ipcbench.hosts.remote import HostsLaunch, RemoteHost
 from ipcbench.hosts.sealed import LinkLost
 from ipcbench.machine.describe import MachineLoad, describe_versions
@@ -140,6 +141,8 @@ class Hosts:
             self.described.append(answer)
         for remote in self._remote:
             remote.shown = str(remote.number)  # from now on, what is said of it is stored
+        pairs = zip(self.plan.hosts, self.described, strict=True)
+        self._unnamed = Unnamed([(host.name, host.address, it["address"], it["name"]) for host, it in pairs])
 
     def require_all(self) -> None:
         """Raise WorkerCrashed if a host is lost: what a run is to compare would be measured no more."""
@@ -147,11 +150,9 @@ class Hosts:
             if remote.lost:
                 raise WorkerCrashed(f"the run is lost with {remote.label}: {remote.lost}")
 
-    def without_addresses(self, text: str) -> str:
-        """Return a text with the number of each host in place of its address."""
-        for remote, described in zip(self._remote, self.described, strict=True):
-            text = text.replace(described["address"], remote.label)
-        return text
+    def without_names(self, text: str) -> str:
+        """Return a text with the number of each host in place of its names and addresses."""
+        return self._unnamed(text)
 
     def settle(self, sweep: SweepSpec) -> Field:
         """Return what a sweep can measure between these hosts.
@@ -161,11 +162,12 @@ class Hosts:
         """
         skipped: dict[str, str] = {}
         for number, described in reversed([*enumerate(self.described, 1)]):
-            skipped |= {name: f"host {number}: {reason}" for name, reason in described["skipped"].items()}
+            reasons = described["skipped"].items()
+            skipped |= {name: f"host {number}: {self.without_names(reason)}" for name, reason in reasons}
         usable = [name for name in sweep.backends if name not in skipped]
         if not usable:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
-            raise BackendUnavailable(",".join(sweep.backends), reasons, "install one on every host, or choose others")
+            why = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
+            raise BackendUnavailable(",".join(sweep.backends), why, "install one on every host, or choose others")
         contenders = {
             name: Contender(get_backend(name).capabilities.launcher, HostChannels(self, name)) for name in usable
         }

@@ -39,6 +39,7 @@ def describe_host(question: Mapping[str, Any]) -> dict[str, Any]:
         usable, skipped = {}, dict.fromkeys(question["backends"], error.reason)
     return {
         "address": address,
+        "name": socket.gethostname(),  # as MPI says it, whatever the inventory calls this host
         "machine": describe_machine(),
         "versions": describe_versions(),
         "cores": sorted(allowed_cores()),

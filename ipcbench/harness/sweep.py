@@ -415,7 +415,7 @@ class _Run:
             outcome = self.unstored[0]
             result = outcome.result
             if self.hosts is not None:
-                result = replace(result, reason=self.hosts.without_addresses(result.reason))
+                result = replace(result, reason=self.hosts.without_names(result.reason))
             if result.trial_id == self.writer.next_trial_id:  # else it was stored in the interrupted call
                 self.writer.append(result, outcome.samples)
             self.unstored.pop(0)
