@@ -12,7 +12,7 @@ from ipcbench.backend import Address, Launcher
 from ipcbench.errors import BackendUnavailable, ConfigError, HostError, TrialError, WorkerCrashed
 from ipcbench.harness.group import VERBS, Group
 from ipcbench.harness.variants import Contender, Field
-from ipcbench.hosts.inventory import Host, place
+from ipcbench.hosts.inventory import Host, place, require_reachable
 from ipcbench.hosts.launchers import LAUNCHERS
 from ipcbench.hosts.published import Unnamed
 from ipcbench.hosts.remote import HostsLaunch, RemoteHost
@@ -124,6 +124,7 @@ class Hosts:
 
         Raises:
             HostError: a host cannot take part.
+            ConfigError: the others cannot reach it by its address.
         """
         for remote in self._remote:
             launch = HostsLaunch([remote], [0], self.switchboard, VERBS)
@@ -138,6 +139,8 @@ class Hosts:
             theirs, ours = (versions.get("commit") for versions in (answer["versions"], describe_versions()))
             if theirs != ours:
                 raise HostError(host.name, f"has ipcbench of commit {theirs}, this host {ours}: install the same")
+            if len(self._remote) > 1:  # its own name may be one of loopback there
+                require_reachable(host.name, answer["address"])
             self.described.append(answer)
         for remote in self._remote:
             remote.shown = str(remote.number)  # from now on, what is said of it is stored

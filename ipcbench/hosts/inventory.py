@@ -9,6 +9,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from ipaddress import ip_address
 from itertools import islice, product
 from math import prod
 from pathlib import Path
@@ -30,6 +31,7 @@ _SLURM_WORDS = re.compile(r"(?:\[[^\]]*\]?|[^,\[])+")
 _SLURM_RANGE = r"\d{1,18}(?:-\d{1,18})?"
 _SLURM_WORD = re.compile(rf"(?:[^\[\]]|\[{_SLURM_RANGE}(?:,{_SLURM_RANGE})*\])+")
 _SLURM_BRACKETS = re.compile(r"\[([^\]]*)\]")
+_LOOPBACK = "127.0.0.1"
 _MOST_HOSTS, _MOST_SLOTS = 10_000, 100_000
 _TOO_MANY = f"at most {_MOST_HOSTS:,} hosts"
 
@@ -66,7 +68,7 @@ def read_hosts(text: str) -> tuple[Host, ...]:
             TOML file with a table `[hosts.NAME]` each (`python`, `slots`, `address`); or `slurm`.
 
     Raises:
-        ConfigError: it is none of these, or names a host twice.
+        ConfigError: it is none of these, names a host twice, or has an address that only the host itself can use.
         StoreError: the file cannot be read.
     """
     path = Path(text)
@@ -85,7 +87,21 @@ def read_hosts(text: str) -> tuple[Host, ...]:
     twice = [name for name, count in Counter(host.name for host in hosts).items() if count > 1]
     if twice or not hosts:
         raise ConfigError(_OPTION, text, f"each host once, not {twice[0]} again" if twice else _ALLOWED)
+    for host in hosts if len(hosts) > 1 else ():
+        require_reachable(host.name, host.address)
     return tuple(hosts)
+
+
+def require_reachable(name: str, address: str) -> None:
+    """Raise ConfigError if an address of one of several hosts means another host to each of them."""
+    try:
+        known = ip_address(_LOOPBACK if address.rstrip(".").lower() == "localhost" else address)
+    except ValueError:  # a name, or none, which is looked up there
+        return
+    known = getattr(known, "ipv4_mapped", None) or known
+    if known.is_loopback or known.is_unspecified:
+        allowed = 'one by which the other hosts reach it, such as `address = "10.0.0.2"` in a TOML inventory'
+        raise ConfigError(f"address of host {name}", address, allowed)
 
 
 def _content(path: Path) -> str:

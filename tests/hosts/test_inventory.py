@@ -81,6 +81,18 @@ def test_a_file_that_is_not_utf_8_is_refused(name, tmp_path) -> None:
         read_hosts(str(tmp_path / name))
 
 
+@pytest.mark.parametrize(
+    "address", ["127.0.0.1", "127.0.1.1", "::1", "localhost", "LOCALHOST.", "0.0.0.0", "::", "::ffff:127.0.0.1"]
+)
+def test_an_address_of_loopback_is_only_for_a_single_host(address, tmp_path) -> None:
+    inventory, host_b = tmp_path / "lab.toml", f'[hosts.b]\naddress = "{address}"\n'
+    inventory.write_text(host_b)
+    assert read_hosts(str(inventory))[0].address == address
+    inventory.write_text(f"[hosts.a]\n{host_b}")
+    with pytest.raises(ConfigError, match=f"address of host b: '{address}' is not valid.*the other hosts reach it"):
+        read_hosts(str(inventory))
+
+
 def test_names_may_be_longer_together_than_the_name_of_a_file() -> None:
     listed = [f"gpu-{number}.laboratory" for number in range(40)]
     assert names(",".join(listed)) == listed
