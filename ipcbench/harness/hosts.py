@@ -68,14 +68,14 @@ def started_hosts(plan: HostPlan, sweep: SweepSpec, payload_bytes: Sequence[int]
         wait=sweep.wait,
     )
     with ExitStack() as held:
-        run_dir = held.enter_context(RunDir())
+        run_dir = held.enter_context(RunDir(is_elsewhere=True))
         switchboard = held.enter_context(Switchboard(run_dir.path))
         remote = []
         for number, host in enumerate(plan.hosts, 1):  # all at once
             remote.append(RemoteHost(host, number, plan.launcher))
             held.callback(remote[-1].close)
         for each in remote:
-            each.connect(switchboard, run_dir.token)
+            each.connect(switchboard, run_dir.channels_token)
         hosts = Hosts(remote, plan, run_dir, switchboard)
         held.callback(hosts.close)
         hosts.start_keepers(
@@ -103,7 +103,7 @@ class Hosts:
 
     Attributes:
         plan: which they are.
-        run_dir: the run's folder on the coordinator's host; all hosts have one with the same token.
+        run_dir: the run's folder on the coordinator's host; all agents have one with the token of its channels.
         switchboard: where workers appear.
         described: what each host's keeper says of its machine, see `harness.keeping`.
     """

@@ -41,20 +41,27 @@ def require_room_for_sockets() -> None:
         )
 
 
+def _new_token() -> str:
+    return f"{NAME_PREFIX}{secrets.token_hex(4)}"
+
+
 class RunDir:
     """A run's private directory and its token; a context manager that leaves nothing behind.
 
     Args:
         token: the run's if it has one on another host; by default, a new one.
+        is_elsewhere: whether only agents make its channels. One of them may be on this host, with a folder of its own.
 
     Attributes:
         token: what every name of this run begins with, `ipcb-` and eight random hexadecimal digits.
+        channels_token: what the names of its channels begin with, the token if they are made here.
         path: the directory.
         probe_count: how far the placement probe's counter has got.
     """
 
-    def __init__(self, token: str = "") -> None:
-        self.token = token or f"{NAME_PREFIX}{secrets.token_hex(4)}"
+    def __init__(self, token: str = "", *, is_elsewhere: bool = False) -> None:
+        self.token = token or _new_token()
+        self.channels_token = _new_token() if is_elsewhere else self.token
         self.path = temporary_folder() / f"{self.token}{RUN_SUFFIX}"
         self.probe_count = 0
         self._channels = 0
@@ -91,7 +98,7 @@ class RunDir:
     def channel_name(self) -> str:
         """Return a new name for a channel of this run."""
         self._channels += 1
-        return f"{self.token}-{self._channels}"
+        return f"{self.channels_token}-{self._channels}"
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         os.close(self._lock)

@@ -10,11 +10,13 @@ import sys
 import pytest
 
 from ipcbench.analysis.summary.summary import summarise
+from ipcbench.hosts.launchers import SHELL_VARIABLE
 from ipcbench.hosts.simulated.cluster import Cluster, simulated_hosts
 from ipcbench.hosts.simulated.links import Link
 from ipcbench.registry import status
+from ipcbench.results.store import load_run
 from ipcbench.testing.agents.client import until
-from tests.hosts.coordinators import Coordinator
+from tests.hosts.coordinators import SHORT_RUN, Coordinator, start
 
 pytestmark = pytest.mark.usefixtures("namespaces")
 
@@ -218,6 +220,22 @@ def test_what_a_host_says_before_its_agent_is_passed_over(tmp_path, monkeypatch)
         noisy = Cluster(cluster.names, cluster.pids, cluster.station_pid, shell)
         run, said = Coordinator(noisy, tmp_path / "run").run("--backends", "tcp", "--mode", "saturate")
     assert [trial.status for trial in run.trials] == ["ok"], said
+
+
+def test_the_coordinators_own_host_takes_part(tmp_path) -> None:
+    """Its agent found the coordinator's folder there, and ended."""
+    shell = tmp_path / "rsh"
+    shell.write_text('#!/bin/sh\nshift\nexec sh -c "$*"\n')
+    shell.chmod(0o700)
+    inventory = tmp_path / "lab.toml"
+    inventory.write_text('[hosts.here]\naddress = "127.0.0.1"\n')
+    process = start(
+        [*SHORT_RUN, "--backends", "tcp", "--hosts", str(inventory), "--out", str(tmp_path / "run")],
+        {SHELL_VARIABLE: str(shell)},
+    )
+    _, said = process.communicate(timeout=100)
+    assert process.returncode == 0, said
+    assert {trial.status for trial in load_run(tmp_path / "run").trials} == {"ok"}
 
 
 def test_a_host_that_is_lost_between_two_trials_ends_the_run_and_its_name_is_not_stored(tmp_path) -> None:
