@@ -74,8 +74,8 @@ def started_hosts(plan: HostPlan, sweep: SweepSpec, payload_bytes: Sequence[int]
         for number, host in enumerate(plan.hosts, 1):  # all at once
             remote.append(RemoteHost(host, number, plan.launcher))
             held.callback(remote[-1].close)
-        for each in remote:
-            each.connect(switchboard, run_dir.channels_token)
+        for number, each in enumerate(remote):
+            each.connect(switchboard, run_dir.channels_token, remote[:number])
         hosts = Hosts(remote, plan, run_dir, switchboard)
         held.callback(hosts.close)
         hosts.start_keepers(

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 from ipcbench import __version__
@@ -29,6 +30,7 @@ from ipcbench.processes.launch import Launch, launch
 from ipcbench.processes.run_dir import RunDir
 from ipcbench.processes.worker import CONTROL_VARIABLE
 from ipcbench.util.clock import deadline_ns
+from ipcbench.util.files import temporary_folder
 
 _LOOK_S = 0.1
 _ENDS = (signal.SIGHUP, signal.SIGTERM)
@@ -67,7 +69,7 @@ class Agent:
 
     def serve(self) -> None:
         """Serve until the coordinator is gone, then end everything."""
-        self._link.send(AGENT, {"version": __version__, "python": sys.version.split()[0]})
+        self._link.send(AGENT, {"version": __version__, "python": sys.version.split()[0], "place": _place()})
         with ExitStack() as held, suppress(LinkLost):
             begin = self._link.receive(_START_S)[1]
             with suppress(OSError):  # a host without the coordinator's files has no such folder
@@ -215,6 +217,15 @@ def _carrier(incoming: int, outgoing: int, fingerprint: Sequence[str]) -> Bare:
     carrier = Sealed(incoming, outgoing)
     carrier.seal_as_agent(new_identity(), fingerprint[0], deadline_ns(_START_S))
     return carrier
+
+
+def _place() -> str:
+    """Return what only agents with the same kernel and the same temporary folder have in common; empty if not known."""
+    try:
+        boot, folder = Path("/proc/sys/kernel/random/boot_id").read_text().strip(), temporary_folder().stat()
+    except (OSError, IpcbenchError):
+        return ""
+    return f"{boot} {folder.st_dev} {folder.st_ino}"
 
 
 def _end(*_: object) -> None:

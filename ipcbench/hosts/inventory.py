@@ -124,6 +124,9 @@ def _of_toml(content: str, path: str) -> list[Host]:
     for name, table in read.hosts.items():
         if not 1 <= table.slots <= _MOST_SLOTS:
             raise ConfigError(f"{path}: hosts.{name}.slots", table.slots, f"1 to {_MOST_SLOTS:,}")
+        if not table.python.strip():
+            allowed = "the path of the Python there that has ipcbench; without the line, that of this host's"
+            raise ConfigError(f"{path}: hosts.{name}.python", table.python, allowed)
     return [Host(name, table.python, table.slots, table.address) for name, table in read.hosts.items()]
 
 

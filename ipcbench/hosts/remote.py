@@ -34,6 +34,12 @@ _SHARED_VARIABLES = ("IPCBENCH_REDIS_URL",)
 """What the coordinator's environment says of transports counts on all hosts."""
 _NOISE = ("[mpiexec@", "[proxy:")
 """What lines begin with that say only that a launcher has failed, after the reason."""
+_NO_START = "execvp error"
+"""What is in the one of these lines that is the reason: Hydra cannot run the program."""
+_REFUSED_BY_SSH = "Permission denied ("
+"""Behind which stand the ways to log in that there are; what else is denied is no matter of ssh."""
+_MAY_NOT_RUN = 126
+"""Exit code of a shell."""
 
 
 class RemoteHost:
@@ -49,6 +55,7 @@ class RemoteHost:
         label: what the record of a run calls it.
         shown: what errors call it, behind "host": its name, until these may be stored.
         lost: why the agent is gone; empty while it is there.
+        place: what only agents of the same host have in common; empty if not known.
         on_mirror: is told what happens in the folders of channels there.
     """
 
@@ -60,7 +67,7 @@ class RemoteHost:
             ConfigError: there is no such launcher here.
         """
         self.host, self.number, self.label, self.shown = host, number, f"host {number}", host.name
-        self.lost = ""
+        self.lost = self.place = ""
         self._link: Link
         self._undo = ExitStack()
         self.on_mirror: Callable[[RemoteHost, dict[str, Any]], None] = lambda *_: None
@@ -89,15 +96,16 @@ class RemoteHost:
             raise HostError(host.name, f"{start.command[0]}: {error.strerror}") from error
         self._undo.callback(self._end_process)
 
-    def connect(self, switchboard: Switchboard, token: str) -> None:
+    def connect(self, switchboard: Switchboard, token: str, others: Sequence[RemoteHost] = ()) -> None:
         """Wait until the agent is there, and let its workers in at the switchboard from now on.
 
         Args:
             switchboard: where workers appear.
             token: the run's.
+            others: those that are connected already.
 
         Raises:
-            HostError: it does not start; with the reason.
+            HostError: it does not start, with the reason; or it is one of the others by another name.
         """
         self._switchboard = switchboard
         try:
@@ -106,6 +114,10 @@ class RemoteHost:
             _, hello = self._link.receive(_START_S)
         except LinkLost as error:
             raise HostError(self.host.name, self._why_not(error)) from error
+        self.place = str(hello.get("place", ""))
+        same = next((other for other in others if self.place and self.place == other.place), None)
+        if same is not None:
+            raise HostError(self.host.name, f"is the same host as {same.host.name}; name each host once")
         if hello["version"] != __version__:
             raise HostError(
                 self.host.name, f"has ipcbench {hello['version']}, this host {__version__}: install the same"
@@ -135,21 +147,13 @@ class RemoteHost:
         """Return why there is no agent, from what the remote shell said."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_END_S)
-        words = self._last_words()
-        if "Host key verification failed" in words:
-            return "its key is not known here: connect once by hand, `ssh HOST`, and look at the key"
-        if "Permission denied" in words:
-            return f"refuses to let this user in without a password: {words}"
-        if self._process.returncode == 127:
-            return f"has no program {self.host.python!r} ({words}); name its Python in the inventory"
-        if "No module named" in words:
-            return f"lacks ipcbench for {self.host.python}: pip install ipcbench=={__version__} there ({words})"
-        return words or str(error)
+        return why_no_agent(self._last_words(), self._process.returncode, self.host.python) or str(error)
 
     def _last_words(self) -> str:
         size = os.fstat(self._said.fileno()).st_size
         lines = os.pread(self._said.fileno(), _LAST_BYTES, max(0, size - _LAST_BYTES)).decode(errors="replace")
-        said = [line.strip() for line in lines.splitlines() if line.strip() and not line.startswith(_NOISE)]
+        said = [line.strip() for line in lines.splitlines() if line.strip()]
+        said = [line for line in said if not line.startswith(_NOISE) or _NO_START in line]
         return " | ".join(said[-3:])
 
     def ask(self, request: dict[str, Any], timeout_s: float = _ANSWER_S) -> dict[str, Any]:
@@ -247,6 +251,27 @@ class RemoteHost:
             self._process.wait(_END_S)
         self._process.kill()
         self._process.wait()
+
+
+def why_no_agent(words: str, code: int | None, python: str) -> str:
+    """Return why a host has no agent, as the end of the sentence "host a …"; empty if that is not known.
+
+    Args:
+        words: what its launcher said last.
+        code: with which that ended, if it has.
+        python: the host's, as the inventory has it.
+    """
+    if "Host key verification failed" in words:
+        return "its key is not known here: connect once by hand, `ssh HOST`, and look at the key"
+    if code == _MAY_NOT_RUN or any(f"{python}{mark}Permission denied" in words for mark in (": ", " (")):
+        return f"cannot run its Python {python!r} ({words}); name one that this user can run there in the inventory"
+    if _REFUSED_BY_SSH in words:
+        return f"refuses to let this user in without a password: {words}"
+    if code == 127:
+        return f"has no program {python!r} ({words}); name its Python in the inventory"
+    if "No module named" in words:
+        return f"lacks ipcbench for {python}: pip install ipcbench=={__version__} there ({words})"
+    return words
 
 
 class HostsLaunch:

@@ -54,6 +54,7 @@ def test_lists_of_nodes_as_slurm_writes_them(nodes, found) -> None:
         ("lab.toml", "[hosts.a]\nslots = 0", ["hosts.a.slots", "1 to 100,000"]),
         ("lab.toml", "[hosts.a]\nslots = 99999999999", ["hosts.a.slots", "1 to 100,000"]),
         pytest.param("lab.toml", f"[hosts.a]\nslots = {'1' * 5_000}", ["lab.toml", "too long"], id="digits in TOML"),
+        ("lab.toml", "[hosts.a]\npython = ''", ["hosts.a.python", "the path of the Python"]),
         ("lab.toml", "[hosts.a]\nslot = 1", ["[hosts.NAME]", "slot"]),
         ("lab.toml", "hosts", ["[hosts.NAME]"]),
         ("hosts", "a b", ["line 1", "'a b'", "slots=4"]),

@@ -222,6 +222,14 @@ def test_what_a_host_says_before_its_agent_is_passed_over(tmp_path, monkeypatch)
     assert [trial.status for trial in run.trials] == ["ok"], said
 
 
+def test_two_names_of_one_host_are_refused(tmp_path) -> None:
+    with simulated_hosts(1) as cluster:
+        process = Coordinator(cluster, tmp_path / "run").start("--backends", "tcp", "--hosts", "a,10.77.0.1")
+        _, said = process.communicate(timeout=100)
+    assert (process.returncode, len(said.strip().splitlines())) == (2, 1), said
+    assert "host 10.77.0.1: is the same host as a; name each host once" in said
+
+
 def test_the_coordinators_own_host_takes_part(tmp_path) -> None:
     """Its agent found the coordinator's folder there, and ended."""
     shell = tmp_path / "rsh"
