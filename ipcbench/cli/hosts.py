@@ -23,6 +23,11 @@ from ipcbench.util.units import (
 if TYPE_CHECKING:
     from ipcbench.hosts.simulated.links import Link
 
+_BY_SIGNAL = 128
+"""To which a shell adds the number of the signal that ended a command."""
+_MOST_RTT_S = 10.0
+"""No host waits longer for another to accept its connection."""
+
 
 @click.group("hosts", cls=Group, invoke_without_command=True)
 @click.pass_context
@@ -49,7 +54,7 @@ def simulate(words: tuple[str, ...], count: int, rtt: str | None, rate: str | No
     machine's. Inside, `$IPCBENCH_RSH a COMMAND` runs a command on host a. It takes root, or a system that lets users
     make namespaces.
 
-    The exit code is the command's.
+    The exit code is the command's; 128 and the signal's number if one killed it.
     """
     from ipcbench.hosts.simulated.cluster import simulated_hosts
     from ipcbench.hosts.simulated.links import Link
@@ -61,11 +66,14 @@ def simulate(words: tuple[str, ...], count: int, rtt: str | None, rate: str | No
     )
     if link.loss_ratio >= 1:
         raise ConfigError("--loss", loss, "a share below 100 %")
+    if link.delay_s > _MOST_RTT_S / 2:
+        raise ConfigError("--rtt", rtt, f"at most {_MOST_RTT_S:g} s")
     with simulated_hosts(count, link) as cluster:
         tell(f"hosts {', '.join(cluster.names)}{_words(link)}; `$IPCBENCH_RSH HOST COMMAND` runs a command on one")
         line = cluster.command(words or (os.environ.get("SHELL", "/bin/sh"),))
         inside = {**os.environ, "IPCBENCH_RSH": str(cluster.remote_shell)}
-        return subprocess.run(line, env=inside, check=False).returncode
+        code = subprocess.run(line, env=inside, check=False).returncode
+        return code if code >= 0 else _BY_SIGNAL - code
 
 
 def _words(link: Link) -> str:

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from ipcbench.cli import main
 from ipcbench.errors import ConfigError
 from ipcbench.hosts.simulated.cluster import simulated_hosts
 from ipcbench.hosts.simulated.links import Link
@@ -92,6 +93,15 @@ def test_all_end_with_the_process_that_holds_them() -> None:
 def test_a_number_of_hosts_that_is_none_is_refused(count) -> None:
     with pytest.raises(ConfigError, match="1 to 26"), simulated_hosts(count):
         pass
+
+
+def test_a_killed_command_ends_as_in_a_shell() -> None:
+    assert main(["hosts", "simulate", "--hosts", "1", "--", "sh", "-c", "kill -9 $$"]) == 128 + 9
+
+
+def test_a_round_trip_beyond_all_measure_is_refused(capsys) -> None:
+    assert main(["hosts", "simulate", "--rtt", "10001ms", "--", "true"]) == 2
+    assert "--rtt: '10001ms' is not valid; allowed: at most 10 s" in capsys.readouterr().err
 
 
 def test_the_command_says_what_it_emulates_and_ends_as_its_command_does() -> None:
