@@ -31,8 +31,7 @@ class _Sending(Connection):
         polling = select.poll()
         polling.register(self.fileno(), select.POLLOUT)
         self._has_room = polling.poll
-        self._rest: deque[memoryview] = deque()
-        self._lock = threading.Lock()
+        self._rest, self._lock = deque[memoryview](), threading.Lock()
         self.settled = threading.Event()
         self.settled.set()
 
