@@ -38,7 +38,7 @@ def test_a_server_that_does_not_accept_is_called_well(tmp_path: Path) -> None:
 
 def test_a_tcp_server_that_does_not_accept_is_called_well() -> None:
     code = "s = socket.socket()\ns.bind(('127.0.0.1', 0)); s.listen({})\n" + FILL.format(family=2)
-    ready = "print('ready', s.getsockname()[1])\nsys.stdin.readline()"
+    ready = "print('ready', s.getsockname()[1], flush=True)\nsys.stdin.readline()"
     with program(*python(code.format(1) + ready)) as port:
         said = problems(health(f"tcp://127.0.0.1:{port}"))
         assert "its queue of 2 connections is full: process " in said
