@@ -44,6 +44,10 @@ _GAIN_NS = 500
 """What a wait that ends while polling adds to the credit. It gains more, some µs that one side takes to sleep and be
 woken; but where one wait in a hundred polls in vain, p99 is longer than with sleeping at once."""
 
+_SHARED_GAIN_NS = 5_000
+"""The same where the endpoints share cores: one that slept would soon be woken again, and that takes the core from the
+others. Polling in vain costs only what others did not run for: nothing came meanwhile."""
+
 _MAX_LOST_NS = 500_000
 """An attempt to poll that took longer than polling and this lost the core to another process, and did not pay, unless
 the endpoints share the cores: then its peers have probably run, and what it waited for has come."""
@@ -273,7 +277,9 @@ class Waiter:
         self._looks_early = strategy == "spin" or (strategy == "auto" and has_core_each(endpoints))
         self._adapts = adapts and doorbell is not None
         self._longest_ns = yield_ns + _MAX_LOST_NS
-        self._attempts = Attempts(skips_count=_NEVER if strategy == "block" else 0)
+        self._attempts = Attempts(
+            skips_count=_NEVER if strategy == "block" else 0, gain_ns=_GAIN_NS if self._looks_early else _SHARED_GAIN_NS
+        )
         self.looks = _LOOKS if self._looks_early else _NO_LOOKS
         self._next_check_ns = 0
         self.begun_count = self._judged_count = self.yielded_count = self._slept_count = 0
@@ -321,37 +327,39 @@ class Waiter:
         attempts, start = self._attempts, now_ns()
         if self.looks:  # else nobody has looked early
             attempts.succeeded(self.begun_count - self._judged_count - 1)
-        ended, yielded_ns = self._yield_briefly(ready, deadline, start)
+        ended, yielded_ns, others_ns = self._yield_briefly(ready, deadline, start)
         took_ns = now_ns() - start
         if ended and not self._looks_early:
             attempts.succeeded()
         elif ended and took_ns <= self._longest_ns:
             attempts.yielded(took_ns, yielded_ns)
         elif self._adapts:
-            attempts.failed(took_ns)
+            attempts.failed(took_ns if self._looks_early else took_ns - others_ns)
         self._judged_count = self.begun_count
         if self._looks_early:
             self.looks = _NO_LOOKS if attempts.skips_count else _LOOKS
         return ended
 
-    def _yield_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> tuple[bool, int]:
+    def _yield_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> tuple[bool, int, int]:
         """Let others run between looks, for `yield_ns` and a few yields at least; return whether `ready()` became true,
-        and how long the last yield took.
+        how long the last yield took, and for how long others ran.
 
         A peer that shares this core runs meanwhile; where nobody does, a yield costs a fraction of a µs.
         """
         enough_ns = start + self._yield_ns
         longest_ns = start + self._longest_ns if deadline is None else min(deadline, start + self._longest_ns)
-        now = start
+        now, others_ns = start, 0
         for count in itertools.count(1):
             os.sched_yield()
             before, now = now, now_ns()
+            if now - before > _SWITCH_NS:
+                others_ns += now - before
             if ready():
                 self.yielded_count += 1
-                return True, now - before
+                return True, now - before, others_ns
             if now > longest_ns or (now > enough_ns and count >= _LEAST_YIELDS):
                 break
-        return False, 0
+        return False, 0, others_ns
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
         """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""

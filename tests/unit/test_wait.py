@@ -213,6 +213,19 @@ def test_without_a_core_for_each_auto_yields_and_then_sleeps(peer: Peer) -> None
     assert waiter.waits == Waits(0, 1, 50)
 
 
+@pytest.mark.parametrize(("took_ns", "pauses"), [(100_000, False), (1_000, True)], ids=["others run", "nobody runs"])
+def test_where_endpoints_share_cores_yields_in_vain_cost_what_nobody_ran_for(
+    took_ns: int, pauses: bool, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    yields = list[int]()
+    monkeypatch.setattr(ipcbench.sync.wait, "now_ns", lambda: sum(yields))
+    monkeypatch.setattr(os, "sched_yield", lambda: yields.append(took_ns))
+    waiter = peer.waiter(endpoints=10_000)
+    for _ in range(300):
+        wait(waiter, peer, NEVER)
+    assert (waiter._attempts.skips_count > 0) == pauses
+
+
 def test_polling_never_pauses_where_it_should_not_adapt(peer: Peer) -> None:
     waiter = peer.waiter(yield_ns=1000, adapts=False)
     for _ in range(40):
