@@ -213,10 +213,13 @@ def remove_mpi_segments(since_s: float) -> None:
 
 
 def _runs(program: str) -> bool:
-    """Return whether a process of this host that this user may see runs that program."""
+    """Return whether a process of this host that this user may see runs that program; one that was killed does not,
+    although its parent may not have asked for its exit code yet.
+    """
     import psutil
 
-    return any(each.info["name"] == program for each in psutil.process_iter(["name"]))
+    found = (each.info for each in psutil.process_iter(["name", "status"]))
+    return any(each["name"] == program and each["status"] != psutil.STATUS_ZOMBIE for each in found)
 
 
 def _made_by_us(path: Path, since_s: float) -> bool:

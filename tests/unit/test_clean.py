@@ -5,8 +5,11 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import shutil
+import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ipcbench.processes import cleanup
@@ -160,3 +163,15 @@ def test_what_cannot_be_removed_is_said(host: tuple[Path, Path], monkeypatch: py
 
     monkeypatch.setattr(cleanup.shutil, "rmtree", refuse)
     assert [resource.kept_because for resource in clean(survey())] == ["cannot be removed: Permission denied"]
+
+
+def test_a_program_that_was_killed_does_not_run_although_nobody_has_waited_for_it(tmp_path: Path) -> None:
+    program = tmp_path / f"proxy{os.getpid()}"
+    program.symlink_to(shutil.which("sleep"))
+    with subprocess.Popen([program, "60"]) as process:
+        while psutil.Process(process.pid).name() != program.name:  # it has not begun yet
+            pass
+        assert cleanup._runs(program.name)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not cleanup._runs(program.name)
