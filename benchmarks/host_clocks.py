@@ -5,7 +5,8 @@
 Two emulated hosts for each pair of a clock's offset and a link. A one-way latency is right if the offset by which it
 was corrected is, within its printed error, the true one; or it is refused. Paced round trips are set beside those of a
 plain program that sends as many bytes over a TCP connection at the same rate and counts from when they were due, before
-and after each run.
+and after each run. A channel does more than that program, whatever the link: so what a link adds to the round trips of
+either is set beside the other, too.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def main() -> None:
     options = parser.parse_args()
     right = wrong = refused = 0
     ratios = []
+    trips: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for delays_ns in LINKS_NS:
         for offset_ns in OFFSETS_NS:
             links = [*(Link(delay_s=delay_ns / 1e9) for delay_ns in delays_ns), Link()]
@@ -118,12 +120,18 @@ def main() -> None:
                 trial["endpoints"][0]["round_trip"]["p50_ns"] for trial in trials if trial["spec"]["mode"] == "pingpong"
             )
             ratios.append(trip_ns / (sum(plain) / 2))
+            trips.setdefault(delays_ns, []).append((trip_ns, sum(plain) / 2))
             there, back = (delay_ns / MS for delay_ns in delays_ns)
             print(f"link {there:g} + {back:g} ms, clock {offset_ns / MS:+g} ms: offset {', '.join(said)};", end=" ")
             before, after = (f"{each / MS:.3f}" for each in plain)
             print(f"paced round trip {trip_ns / MS:.3f} ms, plain {before} and {after} ms", flush=True)
     print(f"one-way: {right} right, {wrong} wrong, {refused} refused;", end=" ")
     print(f"paced round trip / plain: {min(ratios):.3f} to {max(ratios):.3f}, median {median(ratios):.3f}")
+    without, *others = ([median(side) for side in zip(*pairs, strict=True)] for pairs in trips.values())
+    for (there_ns, back_ns), trip in zip(LINKS_NS[1:], others, strict=True):
+        added, plain_added = (with_link - at_0 for with_link, at_0 in zip(trip, without, strict=True))
+        print(f"link {there_ns / MS:g} + {back_ns / MS:g} ms adds {added / MS:.3f} ms to a paced round trip,", end=" ")
+        print(f"{plain_added / MS:.3f} ms to a plain one: {added / plain_added:.3f}")
 
 
 if __name__ == "__main__":
