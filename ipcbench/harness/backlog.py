@@ -1,6 +1,10 @@
-"""Whether a paced writer could hold its rate, from when its messages were due, sent and written."""
+"""Whether a paced rate was held: by the writer, from when its messages were due, sent and written; and on the way, from
+when they came.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +15,8 @@ _MIN_STEPS = 4
 """Messages of a part; a short window has fewer parts."""
 _MIN_PARTS_RATIO = 0.25
 """The delay must grow in at least this share of the parts."""
+_MIN_GROWTH_RATIO = 0.25
+"""What counts as growth of a part, of the mean of all."""
 
 Column = npt.NDArray[np.int64]
 
@@ -50,3 +56,28 @@ def held_ratio(intended: Column, sent: Column, written: Column, waited_ns: float
 def _growth_ns(growth_ns: Column) -> int:
     """Return by how much the delay grows over these messages without the largest step, which may be a stall."""
     return int(growth_ns.sum() - growth_ns.max())
+
+
+def arriving_ratio(turns: Sequence[tuple[Column, Column]], least_ns: float, waited_ns: float = 0.0) -> float:
+    """Return the share of the offered rate at which messages came while a queue grew before a reader; 1 if none did.
+
+    Messages may come several at once, of which the last one is the least late. So what is judged is how late messages
+    are at least from each one on, to the end of the turn. A queue that grows makes that rise again and again; a stall,
+    once, if it is not caught up.
+
+    Args:
+        turns: when the messages of each turn were due, and when they came.
+        least_ns: by how much it must rise, without the largest step of each turn, which may be a stall.
+        waited_ns: for how long neighbours kept an endpoint from a core; what came later is judged without it.
+    """
+    steps = [np.diff(np.minimum.accumulate((came - due)[::-1])[::-1]) for due, came in turns if len(due) > 1]
+    growth_ns = sum(int(each.sum()) for each in steps)
+    if growth_ns - sum(int(each.max()) for each in steps) <= max(least_ns, 0.0):
+        return 1.0
+    every = np.concatenate(steps)
+    parts = np.array_split(every, min(_PARTS, max(1, len(every) // _MIN_STEPS)))
+    rising = sum(part.sum() > _MIN_GROWTH_RATIO * growth_ns / len(parts) for part in parts)
+    due_ns = sum(float(due[-1] - due[0]) for due, _ in turns if len(due))
+    if rising < _MIN_PARTS_RATIO * len(parts) or growth_ns <= waited_ns:
+        return 1.0
+    return due_ns / (due_ns + growth_ns)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ipcbench.backend import Waits
 from ipcbench.errors import IntegrityError
-from ipcbench.harness.backlog import held_ratio
+from ipcbench.harness.backlog import arriving_ratio, held_ratio
 from ipcbench.harness.clocks import Clocks
 from ipcbench.harness.group import role_of
 from ipcbench.results.model import EndpointResult, Integrity, Quantiles, Status, TrialResult, Usage
@@ -369,17 +369,24 @@ class Digest:
         Args:
             waited_ns: for how long neighbours kept an endpoint from a core, see `held_ratio`.
         """
-        for said, due, came, took in self._delays() if self._trial.is_paced else ():
-            backlog_ns = self._backlog_ns(due, came)
-            ratio = held_ratio(due, came, took, waited_ns) if backlog_ns > self._max_backlog_ns() else 1.0
+        for said, due, came, written in self._delays() if self._trial.is_paced else ():
+            turns, least_ns = self._by_turn(due, came), self._max_backlog_ns()
+            backlog_ns = _backlog_ns(turns)
+            if backlog_ns <= least_ns:
+                continue
+            if written is None:
+                ratio = arriving_ratio(turns, least_ns, waited_ns)
+            else:
+                ratio = held_ratio(due, came, written, waited_ns)
             if ratio < 1.0:
                 rates = f"{ratio * self._trial.rate_per_s:.4g} of {self._trial.rate_per_s:.4g} messages/s"
                 return f"the rate was not held: {rates}; {said.format(format_significant(backlog_ns / 1e6))}"
         return ""
 
-    def _delays(self) -> Iterator[tuple[str, Column, Column, Column]]:
+    def _delays(self) -> Iterator[tuple[str, Column, Column, Column | None]]:
         """Yield for the writer, and for what arrives: how its backlog is told, in ms; when each message was due, when
-        its turn came, and how long it took. What arrives is due as long after its time as the quickest message took.
+        its turn came, and how long it took to write. What arrives is due as long after its time as the quickest message
+        took.
         """
         writer = self._columns[0]
         yield "the writer ended {} ms behind its schedule", writer["intended_ns"], writer["sent_ns"], writer["write_ns"]
@@ -392,19 +399,13 @@ class Digest:
                 what = f"messages came to {role_of(index)}"
             if len(due):
                 said = f"at the end {what} {{}} ms later than the quickest, and ever later"
-                yield said, due, came - (came - due).min(), np.zeros_like(due)
+                yield said, due, came - (came - due).min(), None
 
-    def _backlog_ns(self, due: Column, came: Column) -> float:
-        """Return how late the messages stayed: the least delay of the window's last quarter; of turns, the median of
-        theirs.
-        """
+    def _by_turn(self, due: Column, came: Column) -> list[tuple[Column, Column]]:
+        """Return when messages were due and when they came, by turn."""
         ends = np.cumsum(self.turn_counts())[:-1]
-        turns = [
-            turn
-            for turn in np.split(came - due, np.searchsorted(due, self._columns[0]["intended_ns"][ends]))
-            if len(turn)
-        ]
-        return float(np.median([turn[-max(1, len(turns[0]) // 4) :].min() for turn in turns])) if turns else 0.0
+        places = np.searchsorted(due, self._columns[0]["intended_ns"][ends])
+        return [pair for pair in zip(np.split(due, places), np.split(came, places), strict=True) if len(pair[0])]
 
     def _delays_by_turn(self) -> list[Column]:
         """Return the send delays of a paced trial, by turn; empty in other modes."""
@@ -438,6 +439,14 @@ class Digest:
                 if totals is not None:
                     kept[f"{role_of(index)}.latency_bins"] = np.frombuffer(totals["counts"], dtype=np.int64)
         return kept
+
+
+def _backlog_ns(turns: list[tuple[Column, Column]]) -> float:
+    """Return how late the messages stayed: the least delay of the window's last quarter; of turns, the median of
+    theirs.
+    """
+    delays = [came - due for due, came in turns]
+    return float(np.median([turn[-max(1, len(delays[0]) // 4) :].min() for turn in delays])) if delays else 0.0
 
 
 def judge(

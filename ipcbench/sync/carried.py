@@ -22,6 +22,7 @@ from ipcbench.errors import EndOfStream, MessageTooLarge, PeerLost, TransportErr
 from ipcbench.spec import ChannelSpec, WaitStrategy
 from ipcbench.sync.cursors import (
     CLOSED,
+    GONE,
     MAX_READERS,
     PUBLISHED,
     WRITER_SLEEPS,
@@ -260,8 +261,9 @@ class CarriedWriter(CarriedEndpoint, Writer):
         self._room_until = min(slowest, self._count) + self.depth
 
     def _not_closed(self) -> list[int]:
+        """Return who still reads; one that is closing has first counted all messages as finished."""
         words = self._cursors.words
-        return [index for index, word in enumerate(self._states) if words[word] != CLOSED]
+        return [index for index, word in enumerate(self._states) if words[word] != CLOSED and words[word - 1] != GONE]
 
     def _await_readers(self, timeout_s: float | None) -> None:
         words, deadline = self._cursors.words, deadline_ns(timeout_s)

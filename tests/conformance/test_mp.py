@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from multiprocessing import get_context
@@ -156,3 +158,48 @@ def test_an_old_address_ends_no_manager_of_a_channel_of_the_same_name(pools: Poo
     assert is_locked(channel_directory(new) / LOCK)
     backend.destroy(new)
     assert traces(new.channel.name) == []
+
+
+_CLOSING = """
+import os
+from contextlib import suppress
+from ipcbench import get_backend
+from ipcbench.errors import TransportTimeout
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync.parent import Parent
+
+parent = Parent()
+if child := parent.fork():
+    parent.serve({child})
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+backend = get_backend("mp-queue")()
+address = backend.create(ChannelSpec(f"ipcb-closing-{os.getpid()}", readers=2, depth=4))
+with backend.open_writer(address) as writer, backend.open_reader(address, 0) as other:
+    reader = backend.open_reader(address, 1)
+    with suppress(TransportTimeout):
+        while True:
+            writer.write(b"x", 0.0)
+    for _ in range(4):
+        other.read(60.0)
+    mark_closed = reader._cursors._mark_closed
+
+    def write_in_between():
+        for _ in range(4):
+            writer.write(b"x", 60.0)
+        mark_closed()
+
+    reader._cursors._mark_closed = write_in_between
+    reader.close()
+    print(writer.readers())
+backend.destroy(address)
+unopened = backend.create(ChannelSpec(f"ipcb-unopened-{os.getpid()}", readers=2))
+backend.destroy(unopened)
+"""
+
+
+def test_a_reader_that_is_about_to_be_closed_blocks_no_writer() -> None:
+    """The writer put what nobody would get into a full queue, for ever. And `destroy` made the parent complain of
+    semaphores that were gone.
+    """
+    done = subprocess.run([sys.executable, "-c", _CLOSING], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[0]\n", "")

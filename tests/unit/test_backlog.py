@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from ipcbench.harness.backlog import held_ratio
+from ipcbench.harness.backlog import arriving_ratio, held_ratio
 
 INTERVAL_NS = 1_000_000
 Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -84,3 +84,59 @@ def test_time_without_a_core_is_not_the_transport_s() -> None:
 def test_short_windows(count: int) -> None:
     assert held_ratio(*window([20_000.0] * count)) == 1.0
     assert (held_ratio(*window([3e6] * count)) < 1.0) == (count > 2), "a single step may be a stall"
+
+
+LEAST_NS = 1.5e6
+"""A hundredth of a window of 150 messages."""
+
+
+def arriving(late_ns: Sequence[float], batch: int = 1, turn_count: int = 150) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return turns of messages that come so late; of each batch, all with the last one."""
+    index = np.arange(len(late_ns))
+    due = index * INTERVAL_NS
+    came = (due + np.array(late_ns, dtype=np.int64))[np.minimum(index // batch * batch + batch, len(index)) - 1]
+    ends = range(turn_count, len(index), turn_count)
+    return list(zip(np.split(due, ends), np.split(came, ends), strict=True))
+
+
+def queue(slow: float) -> np.ndarray:
+    """Return how late messages come of which the way takes a multiple of the interval for each."""
+    return (slow - 1.0) * INTERVAL_NS * np.arange(150)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 10, 30])
+@pytest.mark.parametrize("slow", [1.05, 1.3, 3.0])
+def test_what_comes_ever_later_is_not_held_in_batches_either(slow: float, batch: int) -> None:
+    ratio = arriving_ratio(arriving(queue(slow), batch), LEAST_NS)
+    assert ratio == pytest.approx(1.0 / slow, rel=0.1 if batch < 30 else 0.25)
+
+
+def test_turns_begin_anew() -> None:
+    ratio = arriving_ratio(arriving(np.tile(queue(1.3)[:30], 5), 3, turn_count=30), LEAST_NS)
+    assert ratio == pytest.approx(1.0 / 1.3, rel=0.1)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 10, 30, 150])
+def test_batches_without_a_queue_are_held(batch: int) -> None:
+    assert arriving_ratio(arriving(np.random.default_rng(batch).exponential(2e5, 150), batch), LEAST_NS) == 1.0
+
+
+@pytest.mark.parametrize("places", [[20], [140], [149], [100, 120], [20, 80, 140]], ids=str)
+@pytest.mark.parametrize("stall_ms", [3, 37, 149])
+def test_stalls_on_the_way_are_held(stall_ms: int, places: list[int]) -> None:
+    """What came meanwhile comes at once after each."""
+    late, noise = np.zeros(150), np.random.default_rng(1).exponential(2e5, 150)
+    for place in places:
+        late[place:] = np.maximum(late[place:], stall_ms * 1e6 - INTERVAL_NS * np.arange(150 - place))
+    assert arriving_ratio(arriving(late + noise), LEAST_NS) == 1.0
+
+
+def test_what_an_endpoint_without_a_core_explains_is_held() -> None:
+    turns = arriving(queue(1.5))
+    assert arriving_ratio(turns, LEAST_NS, waited_ns=75 * INTERVAL_NS) == 1.0
+    assert arriving_ratio(turns, LEAST_NS, waited_ns=70 * INTERVAL_NS) == pytest.approx(1 / 1.5, rel=0.01)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_too_few_messages_tell_of_no_queue(count: int) -> None:
+    assert arriving_ratio(arriving(queue(3.0)[:count]), LEAST_NS) == 1.0

@@ -48,11 +48,11 @@ class MpQueue(CarriedBackend):
 
     @whole
     def destroy(self, address: Address) -> None:
-        self._clean(address)
         super().destroy(address)
         if has_parent():
             with suppress(TransportError):  # it has ended, and has nothing any more
                 in_parent(kept.drop_destroyed)
+        self._clean(address)
 
     def _clean(self, address: Address) -> None:
         """Remove what a parent that was killed has left outside the channel's folder."""

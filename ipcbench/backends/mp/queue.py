@@ -6,6 +6,8 @@ lock leaves all others waiting for ever. Here nobody else waits for a reader's l
 
 from __future__ import annotations
 
+from contextlib import suppress
+from queue import Full
 from typing import Any
 
 from ipcbench.backends.mp.endpoint import MpWriter, PolledReader
@@ -28,7 +30,8 @@ class QueueWriter(MpWriter):
         if type(message) is not bytes:
             message = bytes(message)
         for index in self.readers():
-            self.library[index].put(message)
+            with suppress(Full):  # only that of a reader that has just closed
+                self.library[index].put(message, False)
 
     def disconnect(self) -> None:
         for queue in self.library:
