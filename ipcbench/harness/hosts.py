@@ -26,6 +26,7 @@ from ipcbench.workload.message import message_bytes
 
 _ANSWER_S = 30.0
 _DESCRIBE_S = 60.0
+_IPV4_ONLY = "MPICH's mpiexec does not start across IPv6 addresses; give the hosts IPv4 ones in an inventory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,8 @@ class Hosts:
         for number, described in reversed([*enumerate(self.described, 1)]):
             reasons = described["skipped"].items()
             skipped |= {name: f"host {number}: {self.without_names(reason)}" for name, reason in reasons}
+        if any(":" in described["address"] for described in self.described):
+            skipped |= {name: _IPV4_ONLY for name in sweep.backends if _is_of_mpi(name) and name not in skipped}
         usable = [name for name in sweep.backends if name not in skipped]
         if not usable:
             why = "; ".join(f"{name}: {reason}" for name, reason in skipped.items())
@@ -250,6 +253,10 @@ class Hosts:
         """End all keepers."""
         for keeper in self._keepers:
             keeper.kill()
+
+
+def _is_of_mpi(name: str) -> bool:
+    return get_backend(name).capabilities.launcher == "mpiexec"
 
 
 @dataclass(frozen=True, slots=True)
