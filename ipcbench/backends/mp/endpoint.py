@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import select
 from abc import abstractmethod
+from contextlib import suppress
+from queue import Full
 from typing import Any, ClassVar
 
 from ipcbench.backends.mp.kept import batch_of, take
@@ -26,6 +28,12 @@ class MpWriter(CarriedWriter):
         self.depth += batch_of(self.address.channel) - 1
         ends: list[Any] = in_parent(take, self.address, "writer")
         return ends
+
+    def send(self, message: bytes | bytearray | memoryview) -> None:
+        message = bytes(message)
+        for index in self.readers():
+            with suppress(Full):  # only the queue of a reader that has just closed
+                self.library[index].put(message, False)
 
     def is_handed_over(self) -> bool:
         return True

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 from multiprocessing.managers import BaseProxy
-from queue import Empty, Full
+from queue import Empty
 from typing import Any
 
 from ipcbench.backend import Address
@@ -54,11 +53,6 @@ class ManagerWriter(_ManagerEnd, MpWriter):
 
     def connect(self) -> list[Any]:
         return self.use(super().connect())
-
-    def send(self, message: bytes | bytearray | memoryview) -> None:
-        for index in self.readers():
-            with suppress(Full):  # only that of a reader that has just closed
-                self.library[index].put(bytes(message), False)
 
 
 class ManagerReader(_ManagerEnd, MpReader):

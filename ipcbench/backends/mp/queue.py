@@ -6,8 +6,6 @@ lock leaves all others waiting for ever. Here nobody else waits for a reader's l
 
 from __future__ import annotations
 
-from contextlib import suppress
-from queue import Full
 from typing import Any
 
 from ipcbench.backends.mp.endpoint import MpWriter, PolledReader
@@ -25,13 +23,6 @@ class QueueWriter(MpWriter):
             queue._reader.close()  # so that the thread ends with the reader
             queue._ignore_epipe = True  # a reader may close before it has read everything
         return queues
-
-    def send(self, message: bytes | bytearray | memoryview) -> None:
-        if type(message) is not bytes:
-            message = bytes(message)
-        for index in self.readers():
-            with suppress(Full):  # only that of a reader that has just closed
-                self.library[index].put(message, False)
 
     def disconnect(self) -> None:
         for queue in self.library:
