@@ -7,7 +7,7 @@ from __future__ import annotations
 import atexit
 import math
 import os
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -68,9 +68,12 @@ class NngWriter(CarriedWriter):
         return [_pair(self.depth) for _ in range(self.address.channel.readers)]
 
     def await_peers(self, timeout_s: float | None) -> None:
-        for index in self.readers():  # they listen
-            with suppress(pynng.ConnectionRefused):  # or have closed meanwhile
+        for index in self.readers():  # they listen, or have closed meanwhile
+            try:
                 self.library[index].dial(f"ipc://{_place(self.address, index)}", block=True)
+            except pynng.NNGException:
+                if index in self._not_closed():
+                    raise
 
     def send(self, message: bytes | bytearray | memoryview) -> None:
         data = message if type(message) is bytes else pynng.ffi.from_buffer(message)

@@ -15,6 +15,8 @@ _MIN_STEPS = 4
 """Messages of a part; a short window has fewer parts."""
 _MIN_PARTS_RATIO = 0.25
 """The delay must grow in at least this share of the parts."""
+_MIN_RISING = 3
+"""Of the parts of what arrives, or all if they are fewer: a few messages may queue by chance."""
 _MIN_GROWTH_RATIO = 0.25
 """What counts as growth of a part, of the mean of all."""
 
@@ -67,17 +69,17 @@ def arriving_ratio(turns: Sequence[tuple[Column, Column]], least_ns: float, wait
 
     Args:
         turns: when the messages of each turn were due, and when they came.
-        least_ns: by how much it must rise, without the largest step of each turn, which may be a stall.
+        least_ns: by how much it must rise in each turn, without the largest step there, which may be a stall.
         waited_ns: for how long neighbours kept an endpoint from a core; what came later is judged without it.
     """
     steps = [np.diff(np.minimum.accumulate((came - due)[::-1])[::-1]) for due, came in turns if len(due) > 1]
     growth_ns = sum(int(each.sum()) for each in steps)
-    if growth_ns - sum(int(each.max()) for each in steps) <= max(least_ns, 0.0):
+    if growth_ns - sum(int(each.max()) for each in steps) <= max(least_ns, 0.0) * len(steps):
         return 1.0
     every = np.concatenate(steps)
     parts = np.array_split(every, min(_PARTS, max(1, len(every) // _MIN_STEPS)))
     rising = sum(part.sum() > _MIN_GROWTH_RATIO * growth_ns / len(parts) for part in parts)
     due_ns = sum(float(due[-1] - due[0]) for due, _ in turns if len(due))
-    if rising < _MIN_PARTS_RATIO * len(parts) or growth_ns <= waited_ns:
+    if rising < max(_MIN_PARTS_RATIO * len(parts), min(_MIN_RISING, len(parts))) or growth_ns <= waited_ns:
         return 1.0
     return due_ns / (due_ns + growth_ns)

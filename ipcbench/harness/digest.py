@@ -369,6 +369,7 @@ class Digest:
         Args:
             waited_ns: for how long neighbours kept an endpoint from a core, see `held_ratio`.
         """
+        worst = 1.0, ""
         for said, due, came, written in self._delays() if self._trial.is_paced else ():
             turns, least_ns = self._by_turn(due, came), self._max_backlog_ns()
             backlog_ns = _backlog_ns(turns)
@@ -378,10 +379,11 @@ class Digest:
                 ratio = arriving_ratio(turns, least_ns, waited_ns)
             else:
                 ratio = held_ratio(due, came, written, waited_ns)
-            if ratio < 1.0:
+            if ratio < worst[0]:
                 rates = f"{ratio * self._trial.rate_per_s:.4g} of {self._trial.rate_per_s:.4g} messages/s"
-                return f"the rate was not held: {rates}; {said.format(format_significant(backlog_ns / 1e6))}"
-        return ""
+                reason = f"the rate was not held: {rates}; {said.format(format_significant(backlog_ns / 1e6))}"
+                worst = ratio, reason
+        return worst[1]
 
     def _delays(self) -> Iterator[tuple[str, Column, Column, Column | None]]:
         """Yield for the writer, and for what arrives: how its backlog is told, in ms; when each message was due, when

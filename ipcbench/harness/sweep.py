@@ -476,10 +476,13 @@ def run_all(runs: Sequence[Trial], meanwhile: Callable[[], None] = lambda: None)
     if not shared:
         meanwhile()
     outcomes = dict(zip(shared, _run_together(shared, meanwhile), strict=True)) if shared else {}
-    return [outcomes[run] if run in outcomes else run.run() for run in runs]
+    for run in runs:
+        if run not in outcomes:
+            outcomes[run] = _run_together([run])[0] if run.in_steps else run.run()
+    return [outcomes[run] for run in runs]
 
 
-def _run_together(runs: Sequence[Trial], meanwhile: Callable[[], None]) -> list[TrialOutcome]:
+def _run_together(runs: Sequence[Trial], meanwhile: Callable[[], None] = lambda: None) -> list[TrialOutcome]:
     """Measure trials of equal plans together; a failure in one leaves the others alone.
 
     All open and close at the same time. Between that, one works at a time; warm-ups, too, since an endpoint learns in

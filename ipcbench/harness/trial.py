@@ -67,6 +67,8 @@ class Trial:
 
     Attributes:
         hosts: those of the run, if it has several.
+        in_steps: whether it is to go step by step also on its own: a slow link would take what is left of the warm-up
+            into the window, unless that begins when the readers have read it.
         neighbour_pids: the busy processes that it asked for; the caller sets them before the first step.
     """
 
@@ -93,6 +95,7 @@ class Trial:
         self.hosts = contender.maker.hosts if isinstance(contender.maker, HostChannels) else None
         endpoints = plan.trial.endpoints_count
         self._oversubscribed = self.hosts.are_oversubscribed(endpoints) if self.hosts else endpoints > usable_cores
+        self.in_steps = bool(self.hosts) and plan.stride == 1
         self._addresses: list[Address] = []
         self._answers: dict[int, dict[str, Any]] = {}
         self._probes: tuple[float | None, float | None] = (None, None)

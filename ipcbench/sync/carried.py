@@ -39,9 +39,10 @@ from ipcbench.sync.descriptors import expect_descriptors, require_descriptors
 from ipcbench.sync.directory import as_transport_errors, open_directory
 from ipcbench.sync.folder import FolderBackend
 from ipcbench.sync.interrupts import in_background, is_of_handler
+from ipcbench.sync.locks import was_released
 from ipcbench.sync.ownership import keep_for_ever
 from ipcbench.sync.service import end_services
-from ipcbench.util.clock import deadline_ns, remaining_s
+from ipcbench.util.clock import deadline_ns, now_ns, remaining_s
 
 _SLICE_S = 0.1
 """How long a reader waits in the library until it looks whether the writer still lives."""
@@ -49,6 +50,8 @@ _LINGER_S, _CLOSE_S = 3.0, 0.1
 """How long a closed writer lives on, in a thread, after the last sign that readers still read: until then the library
 has to have handed over all that it holds; and how long `close` waits for that.
 """
+_REST_S = 10.0
+"""How long a reader waits for messages that a writer has counted that is gone; the library may still hold them."""
 _SHOWS_S = 1.0
 """How long after an error of the library the death of a peer may take to show."""
 _READY = 2
@@ -334,6 +337,8 @@ class CarriedReader(CarriedEndpoint, Reader):
     def __init__(self, address: Address, index: int) -> None:
         self.index = index
         self._taken: bytes | bytearray | memoryview | None = None  # from the library, and not yet by the caller
+        self._missed = -1, 0
+        """How many messages there were when the writer was first seen to be gone before the rest, and when (ns)."""
         super().__init__(ReaderCursors, address, index)
         self._cursors.store_published(consumed_word(index) + _READY, 1)
         self._cursors.ring_writer()
@@ -360,6 +365,7 @@ class CarriedReader(CarriedEndpoint, Reader):
                 self._judge(error)
             if message is None:
                 self._check_peers()
+                self._check_rest()
                 if left_s == 0.0:
                     raise TransportTimeout(f"no message in channel {self.address.channel.name!r} within {timeout_s} s")
                 left_s = remaining_s(deadline)
@@ -370,6 +376,25 @@ class CarriedReader(CarriedEndpoint, Reader):
                 self._count = count
                 return view
         raise EndOfStream(f"the writer of channel {self.address.channel.name!r} has closed")
+
+    def _check_rest(self, after_s: float = _REST_S) -> None:
+        """Raise PeerLost if the writer has closed and is gone, and nothing more of that has come for so long."""
+        cursors = self._cursors
+        if cursors.words[WRITER_STATE] != CLOSED or not was_released(cursors.directory, "writer"):
+            return
+        count, since_ns = self._missed
+        if count != self._count:
+            self._missed = self._count, since_ns = self._count, now_ns()
+        if not self._is_at_end() and now_ns() - since_ns >= 1e9 * after_s:
+            missing = cursors.words[PUBLISHED] - self._count
+            self._failure = PeerLost(
+                f"the writer of channel {self.address.channel.name!r} is gone, and {missing} of its messages with it"
+            )
+            raise self._failure
+
+    def _await_death(self) -> None:
+        super()._await_death()
+        self._check_rest(0.0)
 
     def _next(self, timeout_s: float) -> bytes | bytearray | memoryview | None:
         if self._taken is None:

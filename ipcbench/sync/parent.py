@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from ipcbench.errors import TransportError
+from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.interrupts import no_fork
 
 _NEEDS = "only the workers of one parent can have its channels: let `ipcbench` start them, by the launcher `fork`"
@@ -162,18 +163,33 @@ def in_parent(function: Callable[..., Any], *arguments: Any) -> Any:
 def _ask(link: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bool, Any]:
     link.send((function, arguments))
     count, pickled = link.recv()
-    fds: list[int] = []
-    if count:
-        with socket.fromfd(link.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as receiving:
-            fds = reduction.recvfds(receiving, count)
-        for fd in fds:
-            os.set_inheritable(fd, False)
     try:
-        _Handed.received = fds
+        _Handed.received = _received(link, count) if count else ()
         answer: tuple[bool, Any] = reduction.ForkingPickler.loads(pickled)
     finally:
         link.send(None)
     return answer
+
+
+def _received(link: Connection, count: int) -> list[int]:
+    """Return the descriptors that come with an answer.
+
+    Raises:
+        OSError: this process may not have so many more.
+    """
+    receiving = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, fileno=link.fileno())
+    try:
+        try:
+            require_descriptors(count)
+        except OSError:
+            receiving.recv(1)  # the kernel drops what comes with it
+            raise
+        fds = reduction.recvfds(receiving, count)
+    finally:
+        receiving.detach()
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return fds
 
 
 def _forget() -> None:

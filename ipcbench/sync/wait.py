@@ -46,7 +46,8 @@ woken; but where one wait in a hundred polls in vain, p99 is longer than with sl
 
 _SHARED_GAIN_NS = 5_000
 """The same where the endpoints share cores: one that slept would soon be woken again, and that takes the core from the
-others. Polling in vain costs only what others did not run for: nothing came meanwhile."""
+others. Polling in vain costs only what peers did not run for: nothing came meanwhile. Whoever keeps the core for
+longer than `_MAX_LOST_NS` is taken for a stranger, beside whom to sleep is quicker."""
 
 _MAX_LOST_NS = 500_000
 """An attempt to poll that took longer than polling and this lost the core to another process, and did not pay, unless
@@ -327,14 +328,14 @@ class Waiter:
         attempts, start = self._attempts, now_ns()
         if self.looks:  # else nobody has looked early
             attempts.succeeded(self.begun_count - self._judged_count - 1)
-        ended, yielded_ns, others_ns = self._yield_briefly(ready, deadline, start)
+        ended, yielded_ns, peers_ns = self._yield_briefly(ready, deadline, start)
         took_ns = now_ns() - start
         if ended and not self._looks_early:
             attempts.succeeded()
         elif ended and took_ns <= self._longest_ns:
             attempts.yielded(took_ns, yielded_ns)
         elif self._adapts:
-            attempts.failed(took_ns if self._looks_early else took_ns - others_ns)
+            attempts.failed(took_ns if self._looks_early else took_ns - peers_ns)
         self._judged_count = self.begun_count
         if self._looks_early:
             self.looks = _NO_LOOKS if attempts.skips_count else _LOOKS
@@ -342,24 +343,24 @@ class Waiter:
 
     def _yield_briefly(self, ready: Callable[[], bool], deadline: int | None, start: int) -> tuple[bool, int, int]:
         """Let others run between looks, for `yield_ns` and a few yields at least; return whether `ready()` became true,
-        how long the last yield took, and for how long others ran.
+        how long the last yield took, and for how long peers ran, probably.
 
         A peer that shares this core runs meanwhile; where nobody does, a yield costs a fraction of a µs.
         """
         enough_ns = start + self._yield_ns
         longest_ns = start + self._longest_ns if deadline is None else min(deadline, start + self._longest_ns)
-        now, others_ns = start, 0
+        now, peers_ns = start, 0
         for count in itertools.count(1):
             os.sched_yield()
             before, now = now, now_ns()
-            if now - before > _SWITCH_NS:
-                others_ns += now - before
+            if _SWITCH_NS < now - before < _MAX_LOST_NS:
+                peers_ns += now - before
             if ready():
                 self.yielded_count += 1
-                return True, now - before, others_ns
+                return True, now - before, peers_ns
             if now > longest_ns or (now > enough_ns and count >= _LEAST_YIELDS):
                 break
-        return False, 0, others_ns
+        return False, 0, peers_ns
 
     def _poll(self, ready: Callable[[], bool], deadline: int | None, stop: int | None, *, yielding: bool) -> bool:
         """Poll until `deadline` or `stop`, whichever is earlier; read the clock once per `_POLLS_PER_CLOCK` looks."""

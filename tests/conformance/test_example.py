@@ -24,7 +24,7 @@ PAGE = (DOCS / "add-a-backend.md").read_text(encoding="utf-8")
 EXAMPLE = EXAMPLES / "ipcbench-file"
 SOURCE = (EXAMPLE / "ipcbench_file.py").read_text(encoding="utf-8")
 NNG = DOCS.parent / "ipcbench" / "backends" / "nng.py"
-STATEMENTS = {"file": (EXAMPLE / "ipcbench_file.py", 32), "nng": (NNG, 35)}
+STATEMENTS = {"file": (EXAMPLE / "ipcbench_file.py", 32), "nng": (NNG, 37)}
 
 
 @pytest.fixture(scope="module")

@@ -160,11 +160,11 @@ def test_an_old_address_ends_no_manager_of_a_channel_of_the_same_name(pools: Poo
     assert traces(new.channel.name) == []
 
 
-_CLOSING = """
-import os
+_WORKER = """
+import os, resource
 from contextlib import suppress
 from ipcbench import get_backend
-from ipcbench.errors import TransportTimeout
+from ipcbench.errors import TransportError, TransportTimeout
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.parent import Parent
 
@@ -172,6 +172,8 @@ parent = Parent()
 if child := parent.fork():
     parent.serve({child})
     raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+_CLOSING = """
 backend = get_backend("mp-queue")()
 address = backend.create(ChannelSpec(f"ipcb-closing-{os.getpid()}", readers=2, depth=4))
 with backend.open_writer(address) as writer, backend.open_reader(address, 0) as other:
@@ -201,5 +203,49 @@ def test_a_reader_that_is_about_to_be_closed_blocks_no_writer() -> None:
     """The writer put what nobody would get into a full queue, for ever. And `destroy` made the parent complain of
     semaphores that were gone.
     """
-    done = subprocess.run([sys.executable, "-c", _CLOSING], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "[0]\n", "")
+    assert said_by_worker(_CLOSING) == (0, "[0]\n", "")
+
+
+_REUSING = """
+backend = get_backend("mp-pipe")()
+address = backend.create(ChannelSpec(f"ipcb-reused-{os.getpid()}", depth=8, max_message_bytes=2**17))
+with backend.open_writer(address) as writer, backend.open_reader(address, 0) as reader:
+    buffer = bytearray(2**17)
+    for number in range(6):
+        buffer[:] = bytes([number]) * len(buffer)
+        writer.write(buffer, 60.0)
+    print([sorted(set(bytes(reader.read(60.0)))) for _ in range(6)])
+backend.destroy(address)
+"""
+
+
+def test_a_buffer_may_be_used_again_although_the_pipe_is_full() -> None:
+    """What the thread was to send was the caller's memory, with what came into it later."""
+    assert said_by_worker(_REUSING) == (0, "[[0], [1], [2], [3], [4], [5]]\n", "")
+
+
+_TOO_MANY = """
+backend = get_backend("mp-queue")()
+address = backend.create(ChannelSpec(f"ipcb-many-{os.getpid()}", readers=40))
+limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 40, limits[1]))
+try:
+    backend.open_writer(address)
+except TransportError as error:
+    print("Too many open files" in str(error))
+resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+backend.open_reader(address, 0).close()
+backend.destroy(address)
+"""
+
+
+def test_an_end_that_needs_too_many_descriptors_is_refused_and_the_parent_goes_on() -> None:
+    """It waited for ever for a worker that had not got what it asked for."""
+    assert said_by_worker(_TOO_MANY) == (0, "True\n", "")
+
+
+def said_by_worker(program: str) -> tuple[int, str, str]:
+    """Return exit code, output and errors of a worker with a parent."""
+    command = [sys.executable, "-c", _WORKER + program]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return done.returncode, done.stdout, done.stderr

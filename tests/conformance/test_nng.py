@@ -17,6 +17,49 @@ class TestNng(ConformanceSuite):
     backend = "nng"
 
 
+_CUT = """
+import os
+from ipcbench import get_backend
+from ipcbench.errors import PeerLost, TransportTimeout
+from ipcbench.spec import ChannelSpec
+from ipcbench.sync import PUBLISHED
+from ipcbench.sync.directory import channel_directory
+from ipcbench.sync.locks import was_released
+from ipcbench.util.clock import now_ns
+
+backend = get_backend("nng")()
+address = backend.create(ChannelSpec(f"ipcb-cut-{os.getpid()}"))
+with backend.open_reader(address, 0) as reader:
+    with backend.open_writer(address) as writer:
+        writer.write(b"x", 60.0)
+        reader.read(60.0)
+    reader._cursors.words[PUBLISHED] += 3
+    assert reader.read(60.0) == b""  # what would have ended the stream
+    while True:
+        is_released = was_released(channel_directory(address), "writer")
+        try:
+            reader.read(0.1)
+        except TransportTimeout:
+            pass
+        if is_released:
+            break
+    reader._missed = 2, now_ns() - 60 * 10**9
+    for _ in range(2):
+        try:
+            reader.read(60.0)
+        except PeerLost as loss:
+            print(loss)
+backend.destroy(address)
+"""
+
+
+def test_a_stream_that_was_cut_behind_a_writer_that_has_closed_is_a_loss() -> None:
+    """The reader waited for ever for messages that were counted and gone with the writer's process."""
+    done = subprocess.run([sys.executable, "-c", _CUT], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("is gone, and 2 of its messages with it\n") == 2
+
+
 _TAKEN = """
 import os
 from ipcbench import get_backend

@@ -131,6 +131,18 @@ def test_stalls_on_the_way_are_held(stall_ms: int, places: list[int]) -> None:
     assert arriving_ratio(arriving(late + noise), LEAST_NS) == 1.0
 
 
+def test_a_few_messages_that_are_late_only_at_the_end_are_held() -> None:
+    late = np.zeros(16)
+    late[8:] = 2e6 * np.arange(1, 9)
+    assert arriving_ratio(arriving(late), 0.16e6) == 1.0
+
+
+def test_turns_that_begin_more_quickly_than_they_go_on_are_held() -> None:
+    late = np.full(40, 2.5e6)
+    late[:8], late[8:16] = 0.0, 1.2e6
+    assert arriving_ratio(arriving(np.tile(late, 6), turn_count=40), 2.4e6) == 1.0
+
+
 def test_what_an_endpoint_without_a_core_explains_is_held() -> None:
     turns = arriving(queue(1.5))
     assert arriving_ratio(turns, LEAST_NS, waited_ns=75 * INTERVAL_NS) == 1.0

@@ -175,6 +175,13 @@ def test_a_queue_that_grows_between_a_writer_on_time_and_its_reader_misses_the_r
     assert "at the end replies of reader-0 came 3.60 ms later" in replies
 
 
+def test_the_rate_that_is_said_is_that_of_who_was_furthest_behind() -> None:
+    """The writer holds 909 of 1000, and what arrives is slower still."""
+    delays = [100_000 * index for _ in range(TURNS) for index in range(15)]
+    said = digest_of(delays, 1_100_000, came_ns=[2 * late for late in GROWING]).missed_rate()
+    assert said.startswith("the rate was not held: 625 of 1000 messages/s; at the end messages came to reader-0")
+
+
 @pytest.mark.parametrize("stall_ms", [3, 60])
 @pytest.mark.parametrize("place", [0, 7, 80, 144, 149])
 def test_messages_that_arrive_in_a_bunch_after_a_stall_miss_no_rate(place: int, stall_ms: int) -> None:

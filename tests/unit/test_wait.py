@@ -213,8 +213,12 @@ def test_without_a_core_for_each_auto_yields_and_then_sleeps(peer: Peer) -> None
     assert waiter.waits == Waits(0, 1, 50)
 
 
-@pytest.mark.parametrize(("took_ns", "pauses"), [(100_000, False), (1_000, True)], ids=["others run", "nobody runs"])
-def test_where_endpoints_share_cores_yields_in_vain_cost_what_nobody_ran_for(
+@pytest.mark.parametrize(
+    ("took_ns", "pauses"),
+    [(100_000, False), (1_000, True), (3_000_000, True)],
+    ids=["peers run", "nobody runs", "a stranger runs"],
+)
+def test_where_endpoints_share_cores_yields_in_vain_cost_what_no_peer_ran_for(
     took_ns: int, pauses: bool, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yields = list[int]()

@@ -48,11 +48,11 @@ class _Sending(Connection):
                     return
 
     def _hand_over(self, piece: memoryview, *, begin: bool) -> bool:
-        """Leave a piece to the thread; return False if there is none and none is to begin."""
+        """Leave a copy of a piece to the thread; return False if there is none and none is to begin."""
         with self._lock:
             if self.settled.is_set() and not begin:
                 return False
-            self._rest.append(piece)
+            self._rest.append(memoryview(bytes(piece)))
             if not begin:
                 return True
             self.settled.clear()
