@@ -21,7 +21,9 @@ MAX_ERROR_RATIO = 0.1
 """One-way latency is refused if the clocks' error is a larger share of its median than this."""
 
 QUESTIONS = 64
-"""How many a comparison of two clocks asks, in a row; the answer with the least delay counts, as in NTP."""
+"""How many a comparison of two clocks asks at most, in a row; the answer with the least delay counts, as in NTP."""
+ASKING_S = 3.0
+"""For how long it asks, if there is an answer then: on a long way, 64 would take too long."""
 
 _SECRET_BYTES, _NUMBER_BYTES, _MOST_BYTES = 16, 4, 64
 _TIMES = Struct("<qq")
@@ -107,12 +109,14 @@ def ask_clock(host: str, port: int, secret: bytes) -> Offset | None:
     if nobody answers: UDP may be blocked.
     """
     best: Offset | None = None
-    unanswered_count = 0
+    unanswered_count, begun_ns, asked_ns = 0, now_ns(), dict[bytes, int]()
     with _udp(host, connects=port) as asker:
         asker.settimeout(_ANSWER_S)
         for number in range(QUESTIONS):
+            if best is not None and now_ns() - begun_ns >= 1e9 * ASKING_S:
+                break
             question = secret + number.to_bytes(_NUMBER_BYTES, "little")
-            asked_ns = now_ns()
+            asked_ns[question] = now_ns()
             try:
                 asker.send(question)
                 answer = asker.recv(_MOST_BYTES)
@@ -122,9 +126,9 @@ def ask_clock(host: str, port: int, secret: bytes) -> Offset | None:
                     break
                 continue
             answered_ns = now_ns()
-            if answer[: len(question)] == question:  # else it came too late
+            if (begun := asked_ns.get(answer[: len(question)])) is not None:  # it may be that to an earlier one
                 heard_ns, replied_ns = _TIMES.unpack(answer[len(question) :])
-                found = Offset.of_four(asked_ns, heard_ns, replied_ns, answered_ns)
+                found = Offset.of_four(begun, heard_ns, replied_ns, answered_ns)
                 best = found if best is None or found.error_ns < best.error_ns else best
     return best
 

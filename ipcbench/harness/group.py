@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 
 from ipcbench.backend import Launcher
 from ipcbench.errors import TrialError, WorkerCrashed, WorkerTimeout
-from ipcbench.harness.clocks import QUESTIONS, Clocks, Offset, clock_identity
+from ipcbench.harness.clocks import ASKING_S, QUESTIONS, Clocks, Offset, clock_identity
 from ipcbench.hosts.remote import HostsLaunch
 from ipcbench.machine.cgroup import memory_kills_count, memory_limit_bytes
 from ipcbench.processes.control_channel import EXIT, ControlConnection, Switchboard
@@ -140,8 +140,8 @@ class Group:
 
     def _offset(self, index: int) -> Offset:
         """Return the offset of a worker's clock, from the answer with the least delay (as NTP does)."""
-        offsets = []
-        for _ in range(QUESTIONS):
+        offsets, begun_ns = list[Offset](), now_ns()
+        while not offsets or (len(offsets) < QUESTIONS and now_ns() - begun_ns < 1e9 * ASKING_S):
             asked = now_ns()
             theirs = self.ask_one(index, {"do": "echo"}, _CLOCK_S)["clock_ns"]
             offsets.append(Offset.of_exchange(asked, theirs, now_ns()))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ipcbench.backend import Address
+from ipcbench.backend import Address, Waits
 from ipcbench.errors import IpcbenchError, WorkerTimeout
 from ipcbench.harness.clocks import Clocks, Offset
 from ipcbench.harness.digest import Column, Digest, failed_trial, judge
@@ -384,7 +384,8 @@ class Trial:
         total = answers[0]["facts"]["total_count"]
         # an endpoint also waits for its peers, and gives its core up to them; neighbours take no more than their share
         share = min(1.0, self._trial.neighbours / (os.cpu_count() or 1) + (others_cpu_ratio or 0.0))
-        waited_ns = min(1e9 * longest_wait_s(endpoints), share * digest.sending_ns())
+        held_up_s = longest_wait_s(end for end in endpoints if not gives_up_its_core(end))
+        waited_ns = min(1e9 * held_up_s, share * digest.sending_ns())
         status, reason = judge(self._trial, endpoints, total, digest.missed_rate(waited_ns), digest.impossible())
         notes = []
         if not (answers[0]["facts"]["steady"] and all(endpoint.steady for endpoint in endpoints)):
@@ -416,6 +417,12 @@ class Trial:
 def has_neighbours(others_cpu_ratio: float | None) -> bool:
     """Return whether other processes took so much CPU time that waits for a core are their doing."""
     return (others_cpu_ratio or 0.0) * (os.cpu_count() or 1) > MIN_OTHERS_CORES
+
+
+def gives_up_its_core(endpoint: EndpointResult) -> bool:
+    """Return whether an endpoint mostly waits by yielding: then it waits for a core whenever it has nothing to do."""
+    waits = endpoint.usage.waits
+    return waits.yielded_count > waits.slept_count if isinstance(waits, Waits) else waits == "yield"
 
 
 def longest_wait_s(endpoints: Iterable[EndpointResult]) -> float:

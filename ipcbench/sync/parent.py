@@ -3,7 +3,8 @@
 A worker has the parent make such a thing, and later hand it over: by the pickling of multiprocessing, which takes
 queues and locks only while it starts a process. So does its start method `forkserver`, whose children are forked by a
 small process without threads, as these are, and get queues as pickles and descriptors; here they may run already.
-What the parent hands over it keeps no longer, so that the descriptors of an end go with the process that has it.
+What the parent hands over it keeps no longer, so that the descriptors of an end go with the process that has it. Nor
+do forked children of that process keep them.
 """
 
 from __future__ import annotations
@@ -17,12 +18,37 @@ from contextlib import suppress
 from multiprocessing import Pipe, context, reduction
 from multiprocessing.connection import Connection, wait
 from typing import Any
+from weakref import WeakSet
 
 from ipcbench.errors import TransportError
 from ipcbench.sync.descriptors import require_descriptors
 from ipcbench.sync.interrupts import no_fork
+from ipcbench.sync.ownership import own
 
 _NEEDS = "only the workers of one parent can have its channels: let `ipcbench` start them, by the launcher `fork`"
+
+
+class _Connections:
+    """Those of this process's ends. A pipe ends only when nobody has its other end, and no child may hide that."""
+
+    def __init__(self) -> None:
+        self.open = WeakSet[Connection]()
+
+    def let_go(self) -> None:
+        """Close them, in a forked child."""
+        for connection in list(self.open):
+            connection.close()
+
+
+_connections = _Connections()
+
+
+def close_in_children(*ends: Any) -> None:
+    """Have every forked child of this process close these connections, and those of Queues."""
+    for end in ends:
+        held = (end, getattr(end, "_reader", None), getattr(end, "_writer", None))
+        _connections.open.update(each for each in held if isinstance(each, Connection))
+    own(_connections)
 
 
 class _Handed:
@@ -157,6 +183,7 @@ def in_parent(function: Callable[..., Any], *arguments: Any) -> Any:
         ) from error
     if not is_done:
         raise TransportError(str(value)) from value
+    close_in_children(*(value if isinstance(value, list | tuple) else [value]))
     return value
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ipcbench.harness import clocks
-from ipcbench.harness.clocks import Clocks, Offset, clock_identity
+from ipcbench.harness.clocks import Clocks, Offset, ask_clock, clock_identity
 from ipcbench.harness.digest import Digest
 from ipcbench.results.model import Conditions
 from ipcbench.results.parse import to_record
@@ -141,3 +145,48 @@ def test_conditions_of_older_runs_still_load() -> None:
     older = to_record({**known, "clock_offset_ns": 50.0, "clock_delay_ns": 900, "clocks_agree": True}, Conditions)
     assert (older.clock_error_ns, older.clock_offsets_ns) == (0.0, ())
     assert load_run(Path(__file__).parents[2] / "results" / "reference").trials
+
+
+@contextmanager
+def _answering(*, late: bool) -> Iterator[tuple[str, int, list[bytes]]]:
+    """Answer each question, or when the next one has come; yields where, and what was asked."""
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 0))
+
+        def serve() -> None:
+            while True:
+                question, asker = server.recvfrom(100)
+                if question == b"end":
+                    return
+                asked.append(question)
+                if len(asked) > late:
+                    server.sendto(asked[-1 - late] + clocks._TIMES.pack(0, 0), asker)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield (*server.getsockname(), asked)
+        finally:
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ending:
+                ending.sendto(b"end", server.getsockname())
+            thread.join()
+
+
+@pytest.mark.parametrize(("asking_s", "count"), [(0.0, 1), (1e9, clocks.QUESTIONS)])
+def test_a_comparison_of_clocks_ends_in_time_on_a_long_way(
+    asking_s: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At a round trip of 156 ms, 64 questions took longer than a worker has to answer, and each trial failed."""
+    monkeypatch.setattr(clocks, "ASKING_S", asking_s)
+    with _answering(late=False) as (host, port, asked):
+        assert ask_clock(host, port, b"s" * clocks._SECRET_BYTES) is not None
+    assert len(asked) == count
+
+
+def test_an_answer_that_comes_after_the_next_question_counts_for_its_own() -> None:
+    before_ns = clocks.now_ns()
+    with _answering(late=True) as (host, port, _):
+        offset = ask_clock(host, port, b"s" * clocks._SECRET_BYTES)
+    assert offset is not None
+    assert before_ns < -offset.offset_ns < clocks.now_ns()

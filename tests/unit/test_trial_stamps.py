@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from ipcbench.harness.trial import MAX_WAIT_RATIO, MIN_OTHERS_CORES, has_neighbours, waiting_ratio
+from ipcbench.backend import Waits
+from ipcbench.harness.trial import (
+    MAX_WAIT_RATIO,
+    MIN_OTHERS_CORES,
+    gives_up_its_core,
+    has_neighbours,
+    waiting_ratio,
+)
+from ipcbench.spec import WaitStrategy
 from tests.unit.builders import START_NS, endpoint, sweep_of, trial, usage
 
 CORES = os.cpu_count() or 1
@@ -28,6 +36,17 @@ def test_waiting_is_a_share_of_the_window(waited_s: float | None, expected: floa
     result = replace(trial(sweep_of(), "shm", 10, "saturate", 0, 0), endpoints=parts)
     assert waiting_ratio(result) == pytest.approx(expected)
     assert 0.0 < MAX_WAIT_RATIO < 0.03
+
+
+@pytest.mark.parametrize(
+    ("waits", "expected"),
+    [(Waits(4, 7300, 0), True), (Waits(900, 30, 40), False), ("yield", True), ("block", False), (None, False)],
+)
+def test_the_waits_of_who_yields_are_not_its_neighbours_doing(
+    waits: Waits | WaitStrategy | None, expected: bool
+) -> None:
+    """mpi-buffer at 1.25 times what a link carries was taken for held: its reader had yielded all the while."""
+    assert gives_up_its_core(endpoint("reader-0", usage=replace(usage(), waits=waits))) is expected
 
 
 def test_of_turns_only_the_turns_count() -> None:

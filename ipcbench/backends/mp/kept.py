@@ -21,6 +21,7 @@ from ipcbench.errors import TransportError
 from ipcbench.spec import ChannelSpec
 from ipcbench.sync.directory import channel_directory, channel_file, channel_token, open_directory, require_socket_path
 from ipcbench.sync.locks import reader_role
+from ipcbench.sync.parent import close_in_children
 from ipcbench.sync.service import SERVICE_SUFFIX
 
 _CONTEXT = get_context("forkserver")
@@ -96,6 +97,7 @@ def _end_with_parent(lock: str) -> None:
 
 def _keep(address: Address, of_writer: Sequence[Any], of_readers: Sequence[Any]) -> None:
     drop_destroyed()
+    close_in_children(*of_writer, *of_readers)
     ends = {reader_role(address.channel, index): end for index, end in enumerate(of_readers)}
     _kept[address.location] = address, {"writer": of_writer, **ends}
 

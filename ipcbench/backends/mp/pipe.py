@@ -12,6 +12,7 @@ from typing import Any
 from ipcbench.backends.mp.endpoint import MpWriter, PolledReader
 from ipcbench.sync.cursors import CLOSED
 from ipcbench.sync.interrupts import start_thread
+from ipcbench.sync.parent import close_in_children
 from ipcbench.util.clock import deadline_ns, remaining_s
 
 _PATIENCE_MS = 100
@@ -25,7 +26,7 @@ class _Sending(Connection):
 
     def __init__(self, end: Connection) -> None:
         super().__init__(os.dup(end.fileno()), readable=False)
-        os.set_inheritable(self.fileno(), False)
+        close_in_children(self)
         os.set_blocking(self.fileno(), False)
         end.close()
         polling = select.poll()
