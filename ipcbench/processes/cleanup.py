@@ -198,7 +198,8 @@ def _is_worker(process: psutil.Process, mark: str) -> bool:
 
 def remove_mpi_segments(since_s: float) -> None:
     """Remove the segments of MPI that are this user's, were made since then (Unix time), and that no process has
-    mapped: those of ranks that were killed; and the files of Hydra, when none of its proxies runs.
+    mapped: those of ranks that were killed; and the files of Hydra, when none of its proxies runs that began after this
+    process.
     """
     for prefix in _MPI_PREFIXES:
         paths = [path for path in SHM_FOLDER.glob(f"{prefix}*") if _made_by_us(path, since_s)]
@@ -213,13 +214,15 @@ def remove_mpi_segments(since_s: float) -> None:
 
 
 def _runs(program: str) -> bool:
-    """Return whether a process of this host that this user may see runs that program; one that was killed does not,
-    although its parent may not have asked for its exit code yet.
+    """Return whether a process of this host that this user may see and that began after this one, which it may have
+    started, runs that program; one that was killed does not, although nobody may have asked for its exit code yet.
     """
     import psutil
 
-    found = (each.info for each in psutil.process_iter(["name", "status"]))
-    return any(each["name"] == program and each["status"] != psutil.STATUS_ZOMBIE for each in found)
+    begun_s = psutil.Process().create_time()
+    found = (each.info for each in psutil.process_iter(["name", "status", "create_time"]))
+    later = (each for each in found if each["name"] == program and each["create_time"] > begun_s)
+    return any(each["status"] != psutil.STATUS_ZOMBIE for each in later)
 
 
 def _made_by_us(path: Path, since_s: float) -> bool:

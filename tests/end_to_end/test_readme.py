@@ -7,10 +7,12 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-from ipcbench.cli import main
+from ipcbench.cli import main, run
+from ipcbench.spec import SweepSpec
 from tests.end_to_end.shell import ROOT, Shell
 
 README, REFERENCE, LIBRARY = (
@@ -93,6 +95,26 @@ def test_commands_of_other_pages_name_what_exists(path: str) -> None:
     for command in commands((ROOT / path).read_text(encoding="utf-8")):
         for word in shlex.split(command):
             assert not word.endswith(".toml") or (ROOT / word).is_file(), command
+
+
+def _runs_of_the_docs() -> list[str]:
+    """Return the commands of all pages that measure, but those of files that only their users have."""
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs").glob("*.md")))
+    found = re.findall(r"(?:^\$ |^    |`)(?:uv run (?:--\w+ \w+ )*)?(ipcbench run[^`\n#]*)", pages, flags=re.MULTILINE)
+    theirs = re.compile("my_module|state.npy|--variant|--resume|--help|/results")
+    return [command for command in dict.fromkeys(map(str.strip, found)) if not theirs.search(command)]
+
+
+@pytest.mark.parametrize("command", _runs_of_the_docs())
+def test_what_the_docs_measure_can_be_measured(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made: list[SweepSpec] = []
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "_measure", lambda spec, *_, **__: made.append(spec))
+    monkeypatch.setattr(run, "show_run", lambda *_, **__: True)
+    assert main(shlex.split(command)[1:]) == 0, capsys.readouterr().err
+    assert len(made) == 1
 
 
 def test_what_ci_and_contributing_run_is_what_the_readme_says() -> None:

@@ -7,6 +7,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -175,3 +176,13 @@ def test_a_program_that_was_killed_does_not_run_although_nobody_has_waited_for_i
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not cleanup._runs(program.name)
+
+
+def test_what_has_started_this_process_is_not_what_it_has_started(tmp_path: Path) -> None:
+    """Where Hydra launches the agents, each descends from a proxy, and left the files of those that ran its ranks."""
+    program = tmp_path / f"proxy{os.getpid()}"
+    program.symlink_to(shutil.which("sh"))
+    look = f"from ipcbench.processes import cleanup; print(cleanup._runs({program.name!r}))"
+    command = f'"{sys.executable}" -c "{look}"; true'
+    done = subprocess.run([program, "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "False\n", done.stderr
