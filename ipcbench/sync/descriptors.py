@@ -1,5 +1,5 @@
-"""Whether this process may open as many more files as a library will want. A library that may not may abort the
-process, wait for ever, or not say why.
+"""Files that libraries have open: whether this process may open as many more as one will want, since a library that may
+not may abort the process, wait for ever, or not say why; and sockets that a forked child is not to keep.
 """
 
 from __future__ import annotations
@@ -7,6 +7,10 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import socket
+import stat
+from collections.abc import Iterator, Set
+from contextlib import suppress
 from typing import Protocol
 from weakref import WeakSet
 
@@ -41,3 +45,26 @@ def require_descriptors(count: int) -> None:
     expected_count = sum(endpoint.expected_descriptors() for endpoint in list(_expecting))
     if limit != resource.RLIM_INFINITY and open_count + expected_count + count > limit:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+
+def close_sockets(places: Set[str]) -> None:
+    """Close the sockets of this process that join one of these places: "path", "host:port" or "[host]:port". It is for
+    forked children, where a library without its threads cannot: the end of a connection shows when nobody has it.
+    """
+    with suppress(FileNotFoundError):
+        for fd in map(int, os.listdir("/dev/fd")):
+            with suppress(OSError):  # what listed the folder is open no longer
+                if stat.S_ISSOCK(os.fstat(fd).st_mode) and not places.isdisjoint(_places_of(fd)):
+                    os.close(fd)
+
+
+def _places_of(fd: int) -> Iterator[str]:
+    with socket.socket(fileno=os.dup(fd)) as held:
+        for find in held.getsockname, held.getpeername:
+            with suppress(OSError):  # a socket that listens has no peer
+                place = find()
+                if held.family == socket.AF_UNIX:
+                    yield place
+                elif held.family in {socket.AF_INET, socket.AF_INET6}:
+                    host, port = place[:2]
+                    yield f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ipcbench.spec import ChannelSpec
+from ipcbench.sync.descriptors import close_sockets
+from ipcbench.sync.ownership import own
 
 __all__ = ["ERRORS", "Session", "absence", "zenoh"]
 
@@ -73,7 +75,9 @@ class Session:
         }
         self.session: Any = zenoh.open(zenoh.Config.from_json5(json.dumps(settings)))
         self.parts: list[Any] = []
+        self._places = {place.partition("/")[2] for place in (*listen, *connect)}
         self._pid = os.getpid()
+        own(self)
         atexit.register(self.close)  # zenoh may wait 10 s for a session that only the interpreter's end drops
 
     def close(self) -> None:
@@ -81,3 +85,7 @@ class Session:
         atexit.unregister(self.close)
         if os.getpid() == self._pid:
             self.session.close()
+
+    def let_go(self) -> None:
+        """Close in a forked child the connections that it has inherited: a put waits as long as anybody has them."""
+        close_sockets(self._places)
