@@ -263,6 +263,21 @@ def test_records_stand_for_the_calls_of_their_own_time(tmp_path: Path) -> None:
     assert totals.groups[0].methods["Add"].total_ns == 5 * MS
 
 
+def test_nobody_knows_how_long_calls_took_that_were_only_counted_if_the_timed_ones_took_nothing(tmp_path: Path) -> None:
+    """A damaged file of such calls ended `trace report --format json` with a traceback."""
+    made, totals = Made(tmp_path, "client"), TrafficTotals()
+    for _ in range(30):
+        made.call("Matmul", [10**9] * 5)
+    made.segment.close()
+    (path,) = tmp_path.iterdir()
+    for batch in read_segment(path, Notes()):
+        totals.add(batch)
+    group, no_bins = totals.groups[0], np.zeros(4, np.int64)
+    totals.add_bulk(Bulk(group.segment, RPC.stages, "Matmul", no_bins, 0, 178, 0, -1, -1, 0, 0, np.zeros(4, np.int64)))
+    assert (group.total_ns, group.total_error_ratio) == (0.0, math.inf)
+    assert {share.error_ns for share in stage_shares(group)} == {None}
+
+
 @pytest.mark.parametrize("stamps", [[2**62, 2**62 + 1], [10, 9], [-5, 3], [10, 2**61]])
 def test_calls_with_impossible_times_are_damage_and_no_figures(tmp_path: Path, stamps: list[int]) -> None:
     made = Made(tmp_path, "client")

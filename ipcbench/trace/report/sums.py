@@ -302,9 +302,12 @@ class GroupSums:
 
     @property
     def total_error_ratio(self) -> float:
-        """How far the estimate of the total may be off, as a ratio to it (95 %); 0 if all calls were timed."""
-        error_ns = math.hypot(*(sums.total_error_ratio * sums.total_ns for sums in self.methods.values()))
-        return error_ns / self.total_ns if self.total_ns > 0 else 0.0
+        """How far the estimate of the total may be off, as a ratio to it (95 %): 0 if all calls were timed, infinite if
+        none took any time and no record stands for others.
+        """
+        if self.total_ns <= 0.0:
+            return max((sums.total_error_ratio for sums in self.methods.values()), default=0.0)
+        return math.hypot(*(sums.total_error_ratio * sums.total_ns for sums in self.methods.values())) / self.total_ns
 
     @property
     def unseen_ratio(self) -> float:
